@@ -1,0 +1,81 @@
+export module tenon.base:memory;
+import std;
+import :diagnostics;
+
+export namespace tenon::base {
+
+/// The count that Ref keeps inside its pointee; starts at 0, so the first Ref owns it.
+struct RefCounted {
+  RefCounted() = default;
+  RefCounted(RefCounted const&) {}
+  RefCounted& operator=(RefCounted const&) { return *this; }
+  mutable std::atomic<std::int32_t> references{0};
+};
+
+/// A shared pointer of one word to a type derived from RefCounted; copies are atomic increments.
+template <class T>
+class Ref {
+ public:
+  Ref() = default;
+  Ref(std::nullptr_t) {}
+  explicit Ref(T* pointer) : pointer_(pointer) { retain(); }
+  Ref(Ref const& other) : pointer_(other.pointer_) { retain(); }
+  Ref(Ref&& other) noexcept : pointer_(std::exchange(other.pointer_, nullptr)) {}
+  template <class U>
+    requires std::convertible_to<U*, T*>
+  Ref(Ref<U> const& other) : pointer_(other.get()) { retain(); }
+  Ref& operator=(Ref other) noexcept {
+    std::swap(pointer_, other.pointer_);
+    return *this;
+  }
+  ~Ref() {
+    if (pointer_ && pointer_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete pointer_;
+  }
+  T* get() const { return pointer_; }
+  T* operator->() const { return pointer_; }
+  T& operator*() const { return *pointer_; }
+  explicit operator bool() const { return pointer_ != nullptr; }
+  bool operator==(Ref const& other) const { return pointer_ == other.pointer_; }
+  /// How many Refs hold the pointee; exact only while no other thread copies one.
+  int use_count() const { return pointer_ ? pointer_->references.load(std::memory_order_acquire) : 0; }
+
+ private:
+  void retain() {
+    if (pointer_) pointer_->references.fetch_add(1, std::memory_order_relaxed);
+  }
+  T* pointer_ = nullptr;
+};
+
+/// Makes a T and the first Ref to it.
+template <class T, class... Args>
+Ref<T> make_ref(Args&&... args) {
+  return Ref<T>(new T(std::forward<Args>(args)...));
+}
+
+/// Bytes held by buffers now, the most ever since `reset_peak`, and how many buffers were ever made; of the whole process.
+struct MemoryCounters {
+  std::int64_t live = 0, peak = 0, allocations = 0;
+};
+
+/// The counters as they stand.
+MemoryCounters memory_counters();
+
+/// Makes `peak` start again from the bytes that are live now.
+void reset_peak();
+
+/// Owned, 64-byte aligned, uninitialised memory, counted in MemoryCounters; Error naming the bytes if there are not that many.
+class Buffer : public RefCounted {
+ public:
+  explicit Buffer(std::int64_t bytes);
+  ~Buffer();
+  Buffer(Buffer const&) = delete;
+  Buffer& operator=(Buffer const&) = delete;
+  std::byte* data() const { return data_; }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_;
+  std::int64_t bytes_;
+};
+
+}  // namespace tenon::base

@@ -1,0 +1,2 @@
+module tenon.base;
+import std;
