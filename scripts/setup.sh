@@ -25,19 +25,17 @@ install_missing() {
   done
   ((${#missing[@]})) || return 0
 
-  local id=unknown version=''
-  id=$(. /etc/os-release && echo "${ID:-unknown}")
-  version=$(. /etc/os-release && echo "${VERSION_ID:-}")
-  case $id-$version in
-    debian-12) ;;
-    ubuntu-24.04) say 'Ubuntu 24.04 is untested' ;;
-    *) say "$id $version is unknown here; Debian 12 is what was tried" ;;
-  esac
+  local system
+  # shellcheck source=/dev/null
+  system=$(. /etc/os-release && echo "${ID:-unknown} ${VERSION_ID:-}")
+  [[ $system == 'debian 12' ]] || say "tried on Debian 12; $system is untested"
 
   local line="apt-get install -y --no-install-recommends ${missing[*]}"
   if ((EUID != 0)); then
+    local as_root='su -c'
+    command -v sudo >/dev/null && as_root='sudo sh -c'
     say 'packages are missing; run this line, then the same command again:' >&2
-    echo "sudo sh -c 'apt-get update && $line'"
+    echo "$as_root 'apt-get update && $line'"
     return 1
   fi
   say "installing ${missing[*]}"
