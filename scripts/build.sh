@@ -21,7 +21,7 @@ run_ninja() {
   if [[ -t 1 ]]; then
     ninja -C "$build" "$@"
   else
-    ninja -C "$build" --quiet "$@"
+    ninja -C "$build" --quiet "$@" | { grep -vx 'ninja: no work to do.' || true; }
   fi
 }
 

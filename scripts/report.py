@@ -65,6 +65,7 @@ def main():
         print(f"\n{'claim':{max(width, 5)}}  {'verdict':{len(VERDICTS[1])}}  {'seconds':>7}  title: measured")
         for claim in claims:
             print(f"{claim['id']:{max(width, 5)}}  {claim['verdict']:{len(VERDICTS[1])}}  {claim['seconds']:7.1f}  {claim['title']}: {text_of(claim['measured'])}")
+    print("\nsample seconds: " + ", ".join(f"{name} {seconds}" for name, _, seconds in runs))
     for name, reason in failures:
         print(f"\n{name} failed: {reason}; the end of its output:")
         for line in (report / f"{name}.txt").read_text(errors="replace").splitlines()[-20:]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up, builds and runs every sample, the tour first: scripts/run.sh [--section X.Y]
 #
-# Prints each sample's prose, then the table of claims and verdicts, the path of the report (build/report/claims.json) and, last,
+# Prints each sample's prose, the tour's first and the modules' experiments (m_*) last, then the table of claims and verdicts, the path of the report (build/report/claims.json) and, last,
 # "samples: N/N ok". --section 2.3 runs the samples of that section (samples/s2_3_*.cpp) alone. The status is 1 if a sample failed:
 # it exited with another status than 0, ran longer than 10 minutes, or wrote no valid rows to the file that --json names.
 set -euo pipefail
@@ -41,7 +41,7 @@ rm -rf "$report"
 mkdir -p "$report"
 tour='samples/s0_tour'
 cd "$root"
-for program in $(programs_like "$tour") $(programs_like 'samples/.*' | grep -vx "$tour"); do
+for program in $(programs_like "$tour") $(programs_like 'samples/s.*' | grep -vx "$tour") $(programs_like 'samples/[^s].*'); do
   name=${program#samples/}
   [[ $name =~ ^($selected)$ ]] || continue
   printf '\n══ %s ══\n' "$name"

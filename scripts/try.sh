@@ -24,6 +24,7 @@ trap 'rm -rf "$work"' EXIT
 # Ninja's own commands for the program `try`, with the user's source, object and program in place of its own.
 commands=$(ninja -C "$build" -t commands try)
 compile=$(grep -F 'scripts/try.cpp' <<<"$commands")
+compile=${compile/-fcolor-diagnostics /} # Clang sees by itself whether this is a terminal
 stub=${compile##* -c }
 object=$(sed -E 's/.* -o ([^ ]+) .*/\1/' <<<"$compile")
 compile=${compile//"$object"/"$work/program.o"}
