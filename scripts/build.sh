@@ -30,13 +30,16 @@ programs_like() {
   ninja -C "$build" -t targets all | sed -nE 's#^([^:]+): cpp_LINKER.*#\1#p' | grep -E "^($1)\$" | sort -V || true
 }
 
-# Makes the build folder, with meson_options, unless it is there. Ninja itself runs meson again when a meson.build has changed.
+# Makes the build folder, with meson_options, or brings it up to date with the meson.build files.
 configure() {
+  local command=(ninja -C "$build" build.ninja)
   build_kind=incremental
-  [[ -f $build/build.ninja ]] && return
-  build_kind=cold
-  mkdir -p "$build"
-  if ! CXX=${CXX:-clang++-19} meson setup "$build" "$root" "${meson_options[@]}" >"$build/configure.txt" 2>&1 </dev/null; then
+  if [[ ! -f $build/build.ninja ]]; then
+    build_kind=cold
+    mkdir -p "$build"
+    command=(meson setup "$build" "$root" "${meson_options[@]}")
+  fi
+  if ! CXX=${CXX:-clang++-19} "${command[@]}" >"$build/configure.txt" 2>&1 </dev/null; then
     cat "$build/configure.txt" >&2
     return 1
   fi

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Sets up, builds and runs every sample, the tour first: scripts/run.sh [--section X.Y]
 #
-# Prints each sample's prose, the tour's first and the modules' experiments (m_*) last, then the table of claims and verdicts, the path of the report (build/report/claims.json) and, last,
-# "samples: N/N ok". --section 2.3 runs the samples of that section (samples/s2_3_*.cpp) alone. The status is 1 if a sample failed:
-# it exited with another status than 0, ran longer than 10 minutes, or wrote no valid rows to the file that --json names.
+# Prints each sample's prose (the modules' experiments m_* come last), the table of claims and verdicts, the path of the report
+# (build/report/claims.json) and, last, "samples: N/N ok". --section 2.3 runs the samples of that section (samples/s2_3_*.cpp) alone.
+# The status is 1 if a sample failed: it exited with another status than 0, ran longer than 10 minutes, or wrote no valid rows to the
+# file that --json names.
 set -euo pipefail
 # shellcheck source=scripts/build.sh
 source "$(dirname "${BASH_SOURCE[0]}")/build.sh"

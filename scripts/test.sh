@@ -119,7 +119,7 @@ run_program() {
 }
 
 if ! set_up_and_build; then
-  echo 'the build failed, no test was run' >&2
+  echo 'the build did not succeed: no test was run' >&2
   failed=1
   summary
   exit 1
