@@ -102,7 +102,7 @@ run_program() {
     cases_skipped=$((cases_skipped + count))
   fi
   if ((status == 124 || status == 137)); then
-    note="timed out after $limit s"
+    note="killed after $(since "$start") s (the limit is $limit s)"
   elif ((cases_failed == 0 && status != 0)); then
     note="exit status $status"
   elif [[ -z $counts || $counts == '0 0 0' ]]; then
