@@ -3,8 +3,13 @@ import std;
 
 export namespace tenon::base {
 
-/// A place in source text: file, line, column, function.
-using At = std::source_location;
+/// A place in source text; as a last parameter `At at = At::current()` it is the caller's.
+struct At {
+  char const* file = "";
+  std::uint32_t line = 0, column = 0;
+  char const* function = "";
+  static consteval At current(std::source_location here = std::source_location::current()) { return {here.file_name(), here.line(), here.column(), here.function_name()}; }
+};
 
 /// The user's mistake, in one line that names what, where and both values.
 struct Error : std::runtime_error {
@@ -28,7 +33,7 @@ void ensure(bool condition, std::string_view what, At at = At::current());
 /// "file.cpp:12:9" with the file's last path component only.
 std::string short_place(At at);
 
-/// Reads line `at.line()` of the file that `at` names; empty when the file or line is gone.
+/// Reads line `at.line` of the file that `at` names; empty when the file or line is gone.
 std::string source_line(At at);
 
 /// The source line and a caret under the column, each indented by `indent` spaces and ended by a newline; empty without a source.

@@ -1,0 +1,196 @@
+module tenon.ir;
+import std;
+import tenon.base;
+
+namespace tenon::ir {
+using base::DType;
+using base::ensure;
+using base::fail;
+
+namespace {
+std::string operands_text(Inference const& call) {
+  std::string text;
+  for (std::size_t k = 0; k < call.in.size(); ++k) {
+    if (k) text += ", ";
+    text += call.in[k] ? to_string(*call.in[k]) : Symbols().to_string(call.scalars[k]);
+  }
+  return text;
+}
+
+// The PyTorch order: tensors with dims, then 0-d tensors, then numbers; a later group counts only when its category is higher.
+std::optional<DType> combine(std::optional<DType> higher, std::optional<DType> lower) {
+  if (!higher) return lower;
+  if (!lower || base::is_real(*higher)) return higher;
+  if (*higher == DType::boolean || base::is_real(*lower)) return base::promote(*higher, *lower);
+  return higher;
+}
+DType dtype_of(Scalar const& scalar) {
+  return scalar.kind == ScalarKind::boolean ? DType::boolean : scalar.kind == ScalarKind::whole ? DType::i64 : DType::f32;
+}
+
+base::Device common_device(Inference const& call) {
+  Meta const* first = nullptr;
+  for (auto const* meta : call.in) {
+    if (!meta) continue;
+    bool const free_number = meta->rank() == 0 && meta->device.kind == base::Device::Kind::cpu;
+    if (!first || (first->rank() == 0 && first->device.kind == base::Device::Kind::cpu && !free_number))
+      first = meta;
+    else if (meta->device != first->device && !free_number)
+      fail("{}: operands on different devices: {} and {}", call.op.name, to_string(*first), to_string(*meta));
+  }
+  return first ? first->device : base::Device{};
+}
+
+Dims broadcast_sizes(Inference const& call) {
+  std::size_t rank = 0;
+  for (auto const* meta : call.in)
+    if (meta) rank = std::max(rank, meta->sizes.size());
+  Dims sizes;
+  sizes.resize(rank, Dim(1));
+  for (auto const* meta : call.in) {
+    if (!meta) continue;
+    std::size_t const lead = rank - meta->sizes.size();
+    for (std::size_t d = 0; d < meta->sizes.size(); ++d) {
+      Dim& size = sizes[lead + d];
+      Dim const other = meta->sizes[d];
+      if (same(other, 1)) continue;
+      if (same(size, 1))
+        size = other;
+      else if (!same(size, other))
+        fail("{}: sizes {} and {} do not broadcast at dim {} of ({})", call.op.name, size.value, other.value, lead + d, operands_text(call));
+    }
+  }
+  return sizes;
+}
+
+Dims equation_sizes(Inference const& call) {
+  std::vector<Meta const*> metas;
+  std::ranges::copy_if(call.in, std::back_inserter(metas), [](Meta const* meta) { return meta != nullptr; });
+  auto const equation = parse_equation(equation_of(call.op, call.attrs, call.in));
+  ensure(equation.results.size() == 1, std::format("{}: only one result is inferred from an equation", call.op.name));
+  std::map<std::string, Dim> bound;
+  for (std::size_t k = 0; k < metas.size(); ++k) {
+    auto const& factors = equation.operands.at(k);
+    if (factors.size() != metas[k]->sizes.size())
+      fail("{}: operand {} must have rank {}, not {}: ({})", call.op.name, k, factors.size(), metas[k]->rank(), operands_text(call));
+    for (std::size_t d = 0; d < factors.size(); ++d) {
+      auto const [at, fresh] = bound.try_emplace(factors[d].letters, metas[k]->sizes[d]);
+      if (!fresh && !same(at->second, metas[k]->sizes[d]))
+        fail("{}: dim {} differs: {} and {} in ({})", call.op.name, factors[d].letters, at->second.value, metas[k]->sizes[d].value, operands_text(call));
+    }
+  }
+  Dims sizes;
+  for (auto const& factor : equation.results[0]) {
+    if (factor.letters.empty()) {
+      sizes.push_back(1);
+      continue;
+    }
+    auto const found = bound.find(factor.letters);
+    ensure(found != bound.end(), std::format("{}: size of new dim {} needs an infer rule", call.op.name, factor.letters));
+    sizes.push_back(found->second);
+  }
+  return sizes;
+}
+
+void infer_view(Inference& call) {
+  View view{call.attrs, call.x().dtype, call.x().sizes, call.x().strides, 0};
+  if (!call.op.geometry(view)) {
+    call.out.push_back(contiguous_meta(view.dtype, call.x().device, view.sizes));
+    return;
+  }
+  Meta meta;
+  meta.dtype = view.dtype;
+  meta.device = call.x().device;
+  meta.sizes = view.sizes;
+  meta.strides = view.strides;
+  call.out.push_back(std::move(meta));
+}
+
+void infer_body(Inference& call) {
+  struct Shapes final : Emit {
+    std::deque<Meta> metas;  // references stay valid while it grows
+    int op(OpDef const& op, std::span<Input const> inputs, Attrs attrs) override {
+      std::vector<Meta const*> in;
+      std::vector<Scalar> scalars;
+      for (auto const& input : inputs) {
+        in.push_back(input.value < 0 ? nullptr : &metas[static_cast<std::size_t>(input.value)]);
+        scalars.push_back(input.scalar);
+      }
+      int const first = static_cast<int>(metas.size());
+      auto results = infer(op, in, scalars, attrs);
+      for (auto& meta : results) metas.push_back(std::move(meta));
+      return first;
+    }
+    Meta const& meta(int value) override { return metas[static_cast<std::size_t>(value)]; }
+  } shapes;
+  std::vector<Var> in;
+  for (std::size_t k = 0; k < call.in.size(); ++k) {
+    if (call.in[k]) {
+      shapes.metas.push_back(*call.in[k]);
+      in.emplace_back(shapes, static_cast<int>(shapes.metas.size()) - 1);
+    } else {
+      in.emplace_back(nullptr, Input{-1, call.scalars[k]});
+    }
+  }
+  Body body{call.attrs, in};
+  call.op.decompose(body);
+  for (auto const& out : body.out) call.out.push_back(out.meta());
+}
+}  // namespace
+
+std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::span<Scalar const> scalars, Attrs const& attrs) {
+  Inference call{op, attrs, in, scalars, {}};
+  auto const& parameters = signature(op);
+  if (!parameters.variadic && std::cmp_not_equal(in.size(), parameters.operands))
+    fail("{}: takes {} operands, not {}", op.name, parameters.operands, in.size());
+  std::size_t operand = 0;
+  for (auto const& parameter : parameters.parameters) {
+    if (parameter.type != Parameter::Type::tensor) continue;
+    bool const given = in[operand] || scalars[operand].kind != ScalarKind::none;
+    if (!given && !parameter.optional) fail("{}: operand {} ({}) is missing", op.name, operand, parameter.name);
+    if (given && !in[operand] && op.kind != Kind::pointwise) fail("{}: operand {} ({}) must be a tensor", op.name, operand, parameter.name);
+    ++operand;
+  }
+  auto const device = common_device(call);
+  if (op.infer)
+    op.infer(call);
+  else if (op.geometry)
+    infer_view(call);
+  else if (op.decompose && !op.element.real)
+    infer_body(call);
+  else
+    call.out.push_back(contiguous_meta(result_type(call), device, op.kind == Kind::pointwise ? broadcast_sizes(call) : equation_sizes(call)));
+  return std::move(call.out);
+}
+
+DType result_type(Inference const& call) {
+  switch (call.op.types) {
+    case Types::boolean: return DType::boolean;
+    case Types::index: return DType::i64;
+    case Types::first: return call.x().dtype;
+    case Types::custom: base::ensure(false, std::format("{}: a custom result type needs an infer rule", call.op.name)); break;
+    case Types::promote:
+    case Types::real: break;
+  }
+  std::vector<DType> dtypes;
+  std::vector<int> ranks;
+  for (auto const* meta : call.in) {
+    dtypes.push_back(meta ? meta->dtype : DType::f32);
+    ranks.push_back(meta ? meta->rank() : -1);
+  }
+  auto const type = common_type(dtypes, ranks, call.scalars);
+  return call.op.types == Types::real && !base::is_real(type) ? DType::f32 : type;
+}
+
+DType common_type(std::span<DType const> dtypes, std::span<int const> ranks, std::span<Scalar const> scalars) {
+  std::array<std::optional<DType>, 3> groups;
+  for (std::size_t k = 0; k < ranks.size(); ++k) {
+    if (ranks[k] < 0 && scalars[k].kind == ScalarKind::none) continue;
+    auto& group = groups[ranks[k] < 0 ? 2 : ranks[k] == 0 ? 1 : 0];
+    DType const type = ranks[k] < 0 ? dtype_of(scalars[k]) : dtypes[k];
+    group = group ? base::promote(*group, type) : type;
+  }
+  return combine(groups[0], combine(groups[1], groups[2])).value_or(DType::f32);
+}
+
+}  // namespace tenon::ir

@@ -1,0 +1,6 @@
+export module tenon.ir;
+export import :sym;
+export import :op;
+export import :rule;
+export import :graph;
+export import :table;

@@ -1,0 +1,146 @@
+// Rows without operands. Random elements depend on (seed, offset, index of the element) alone: Philox4x32-10, see base.
+module tenon.ir;
+import std;
+import tenon.base;
+
+namespace tenon::ir::ops {
+using base::DType;
+using base::fail;
+namespace {
+Dims checked_sizes(std::string_view op, std::span<Dim const> sizes) {
+  for (std::size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d].value < 0) fail("{}: size {} at {} is negative", op, sizes[d].value, d);
+  return Dims(sizes);
+}
+void infer_sized(Inference& call) {  // size[] first, dtype and device last
+  AttrReader reader{call.attrs};
+  auto const sizes = checked_sizes(call.op.name, reader.list());
+  reader.at = call.attrs.ints.size() - 2;
+  DType const dtype = reader.dtype();
+  call.out.push_back(contiguous_meta(dtype, reader.device(), sizes));
+}
+void evaluate_full(Kernel const& kernel) {
+  AttrReader reader{kernel.attrs};
+  Scalar const value = reader.num();
+  auto const& y = kernel.out[0];
+  for (std::int64_t i = 0, n = base::numel(y.sizes); i < n; ++i)
+    if (value.kind == ScalarKind::real)
+      y.set(i, value.real);
+    else
+      y.set_whole(i, value.whole);
+}
+
+bool whole_numbers(std::span<Scalar const> numbers) {
+  return std::ranges::all_of(numbers, [](Scalar const& s) { return s.kind != ScalarKind::real; });
+}
+void infer_arange(Inference& call) {
+  std::span<Scalar const> const n = call.attrs.nums;
+  double const step = n[2].real;
+  if (step == 0) fail("arange: step is 0");
+  if ((n[1].real - n[0].real) * step < 0) fail("arange: {} to {} is not in the direction of step {}", n[0].real, n[1].real, step);
+  AttrReader reader{call.attrs};
+  auto const wish = reader.number();
+  Dim count;
+  if (whole_numbers(n)) {
+    auto const dim = [](Scalar const& s) { return Dim(s.whole, s.node, s.owner); };
+    count = (dim(n[1]) - dim(n[0]) + dim(n[2]) - Dim(step > 0 ? 1 : -1)) / dim(n[2]);
+  } else {
+    double const exact = std::ceil((n[1].real - n[0].real) / step);
+    if (!(exact >= 0 && exact < 9e15)) fail("arange: {} elements", exact);
+    count = static_cast<std::int64_t>(exact);
+  }
+  DType const dtype = wish.value != absent ? static_cast<DType>(wish.value) : whole_numbers(n) ? DType::i64 : DType::f32;
+  call.out.push_back(contiguous_meta(dtype, reader.device(), Dims{count}));
+}
+void evaluate_arange(Kernel const& kernel) {
+  std::span<Scalar const> const n = kernel.attrs.nums;
+  auto const& y = kernel.out[0];
+  for (std::int64_t i = 0; i < y.sizes[0]; ++i)
+    if (whole_numbers(n))
+      y.set_whole(i, n[0].whole + i * n[2].whole);
+    else
+      y.set(i, n[0].real + static_cast<double>(i) * n[2].real);
+}
+
+struct Stream {
+  std::uint64_t seed, offset;
+};
+Stream stream_of(AttrReader& reader) {
+  auto const seed = static_cast<std::uint64_t>(reader.number().value);
+  return {seed, static_cast<std::uint64_t>(reader.number().value)};
+}
+template <double (*element)(std::uint64_t, std::uint64_t, std::uint64_t)>
+void evaluate_random(Kernel const& kernel) {
+  AttrReader reader{kernel.attrs};
+  reader.list();
+  auto const stream = stream_of(reader);
+  auto const& y = kernel.out[0];
+  for (std::int64_t i = 0, n = base::numel(y.sizes); i < n; ++i) y.set(i, element(stream.seed, stream.offset, static_cast<std::uint64_t>(i)));
+}
+void evaluate_randint(Kernel const& kernel) {
+  AttrReader reader{kernel.attrs};
+  auto const low = reader.number().value, high = reader.number().value;
+  reader.list();
+  auto const stream = stream_of(reader);
+  auto const& y = kernel.out[0];
+  for (std::int64_t i = 0, n = base::numel(y.sizes); i < n; ++i)
+    y.set_whole(i, low + static_cast<std::int64_t>(base::uniform(stream.seed, stream.offset, static_cast<std::uint64_t>(i)) * static_cast<double>(high - low)));
+}
+void infer_randint(Inference& call) {
+  AttrReader reader{call.attrs};
+  auto const low = reader.number().value, high = reader.number().value;
+  if (low >= high) fail("randint: low {} must be below high {}", low, high);
+  auto const sizes = checked_sizes("randint", reader.list());
+  stream_of(reader);
+  DType const dtype = reader.dtype();
+  call.out.push_back(contiguous_meta(dtype, reader.device(), sizes));
+}
+void evaluate_randperm(Kernel const& kernel) {  // Fisher-Yates
+  AttrReader reader{kernel.attrs};
+  auto const n = reader.number().value;
+  auto const stream = stream_of(reader);
+  std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  for (std::int64_t i = n - 1; i > 0; --i)
+    std::swap(order[static_cast<std::size_t>(i)],
+        order[static_cast<std::size_t>(base::uniform(stream.seed, stream.offset, static_cast<std::uint64_t>(i)) * static_cast<double>(i + 1))]);
+  for (std::int64_t i = 0; i < n; ++i) kernel.out[0].set_whole(i, order[static_cast<std::size_t>(i)]);
+}
+std::string sized_equation(Attrs const& attrs, std::span<Meta const* const>) {
+  AttrReader reader{attrs};
+  auto const sizes = reader.list();
+  return "->" + letters(static_cast<int>(sizes.size()));
+}
+std::string random_equation(Attrs const& attrs, std::span<Meta const* const>) {  // each element needs its global index
+  AttrReader reader{attrs};
+  std::string text = "->";
+  for (char c : letters(static_cast<int>(reader.list().size()))) text += {c, '+'};
+  return text;
+}
+}  // namespace
+
+constinit const OpDef full{.name = "full", .kind = Kind::creation, .signature = "size[] size, float fill_value, *, dtype dtype=f32, device device=cpu",
+    .equation = {.build = sized_equation}, .types = Types::custom, .source = "{a0}", .infer = infer_sized, .evaluate = evaluate_full};
+constinit const OpDef arange{.name = "arange", .kind = Kind::creation, .signature = "float start, float end, float step=1, *, dtype? dtype=None, device device=cpu",
+    .equation = {"->a+"}, .types = Types::custom, .infer = infer_arange, .evaluate = evaluate_arange};
+constinit const OpDef rand{.name = "rand", .kind = Kind::random, .signature = "size[] size, *, counter seed=0, counter offset=0, dtype dtype=f32, device device=cpu",
+    .equation = {.build = random_equation}, .types = Types::custom, .cost = 40, .infer = infer_sized, .evaluate = evaluate_random<base::uniform>};
+constinit const OpDef randn{.name = "randn", .kind = Kind::random, .signature = "size[] size, *, counter seed=0, counter offset=0, dtype dtype=f32, device device=cpu",
+    .equation = {.build = random_equation}, .types = Types::custom, .cost = 60, .infer = infer_sized, .evaluate = evaluate_random<base::normal>};
+constinit const OpDef randint{.name = "randint", .kind = Kind::random,
+    .signature = "int low, int high, size[] size, *, counter seed=0, counter offset=0, dtype dtype=i64, device device=cpu",
+    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
+      Attrs sizes;
+      AttrReader reader{attrs, 2};
+      return random_equation(sizes.with(reader.list()), in);
+    }},
+    .types = Types::custom, .cost = 40, .infer = infer_randint, .evaluate = evaluate_randint};
+constinit const OpDef randperm{.name = "randperm", .kind = Kind::random, .signature = "size n, *, counter seed=0, counter offset=0, device device=cpu", .equation = {"->a!"},
+    .types = Types::custom, .cost = 40,
+    .infer = [](Inference& call) {
+      if (call.attrs.ints[0].value < 0) fail("randperm: size {} is negative", call.attrs.ints[0].value);
+      AttrReader reader{call.attrs, 3};
+      call.out.push_back(contiguous_meta(DType::i64, reader.device(), Dims{call.attrs.ints[0]}));
+    }, .evaluate = evaluate_randperm};
+
+}  // namespace tenon::ir::ops

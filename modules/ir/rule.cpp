@@ -1,0 +1,123 @@
+module tenon.ir;
+import std;
+import tenon.base;
+
+namespace tenon::ir {
+using base::ensure;
+
+Var call(OpDef const& op, std::initializer_list<Var> inputs, Attrs attrs) {
+  Emit* emit = nullptr;
+  std::vector<Input> in;
+  for (auto const& var : inputs) {
+    if (var.emit && !emit) emit = var.emit;
+    in.push_back(var.input);
+  }
+  ensure(emit != nullptr, "a rule's call needs a tensor operand");
+  return {*emit, emit->op(op, in, std::move(attrs))};
+}
+
+Var create(Emit& emit, OpDef const& op, Attrs attrs) { return {emit, emit.op(op, {}, std::move(attrs))}; }
+Var zeros_like(Var x) {
+  auto const& meta = x.meta();
+  return create(*x.emit, ops::full, Attrs{}.with(meta.sizes).with(meta.dtype).with(meta.device).with_num(0.0));
+}
+
+namespace {
+Attrs const one_alpha = Attrs{}.with_num(1.0);
+}
+
+Var operator+(Var a, Var b) { return a.is_tensor() ? call(ops::add, {a, b}, one_alpha) : call(ops::add, {b, a}, one_alpha); }
+Var operator-(Var a, Var b) { return call(ops::sub, {a, b}, one_alpha); }
+Var operator*(Var a, Var b) { return a.is_tensor() ? call(ops::mul, {a, b}) : call(ops::mul, {b, a}); }
+Var operator/(Var a, Var b) { return call(ops::div, {a, b}); }
+Var operator-(Var a) { return call(ops::neg, {a}); }
+
+Var sum_to(Var x, Dims const& sizes) {
+  auto const& from = x.meta().sizes;
+  std::size_t const lead = from.size() - sizes.size();
+  Dims dims;
+  for (std::size_t d = 0; d < from.size(); ++d)
+    if (d < lead || (sizes[d - lead].value == 1 && !same(from[d], 1))) dims.push_back(Dim(d));
+  if (dims.empty()) return x;
+  Var summed = call(ops::sum, {x}, Attrs{}.with(dims).with(Dim(true)));
+  return lead == 0 ? summed : call(ops::reshape, {summed}, Attrs{}.with(sizes));
+}
+
+namespace {
+bool derived_through_body(OpDef const& op) { return !op.vjp && op.decompose; }
+
+// The body runs on a tape of (op, inputs, results), then the tape is walked back.
+struct Recorder final : Emit {
+  struct Entry {
+    OpDef const* op;
+    std::vector<Var> in, out;
+    Attrs attrs;
+  };
+  Emit& below;
+  std::vector<Entry> entries{};
+  explicit Recorder(Emit& emit) : below(emit) {}
+  int op(OpDef const& op, std::span<Input const> inputs, Attrs attrs) override {
+    int const first = below.op(op, inputs, attrs);
+    Entry entry{&op, {}, {}, std::move(attrs)};
+    for (auto const& in : inputs) entry.in.emplace_back(&below, in);
+    entry.out.emplace_back(below, first);
+    entries.push_back(std::move(entry));
+    return first;
+  }
+  Meta const& meta(int value) override { return below.meta(value); }
+};
+
+void differentiate_body(OpDef const& op, Vjp& vjp) {
+  Emit* below = nullptr;
+  for (auto const& in : vjp.in)
+    if (in.emit) below = in.emit;
+  ensure(below != nullptr, "a gradient needs a tensor operand");
+  Recorder recorder(*below);
+  std::vector<Var> in;
+  std::map<int, Var> gradient;
+  std::set<int> live;  // values that a wanted operand reaches
+  for (std::size_t k = 0; k < vjp.in.size(); ++k) {
+    in.emplace_back(vjp.in[k].is_tensor() ? &recorder : nullptr, vjp.in[k].input);
+    if (vjp.wanted[k]) live.insert(vjp.in[k].input.value);
+  }
+  Body body{vjp.attrs, in};
+  op.decompose(body);
+  for (auto const& entry : recorder.entries)
+    if (std::ranges::any_of(entry.in, [&](Var const& v) { return live.contains(v.input.value); }) && (entry.op->vjp || entry.op->decompose))
+      for (auto const& out : entry.out) live.insert(out.input.value);
+  auto const accumulate = [&](int value, Var g) {
+    auto [at, fresh] = gradient.try_emplace(value, g);
+    if (!fresh) at->second = at->second + g;
+  };
+  for (std::size_t k = 0; k < body.out.size(); ++k)
+    if (vjp.cotangents[k]) accumulate(body.out[k].input.value, vjp.cotangents[k]);
+  for (auto entry = recorder.entries.rbegin(); entry != recorder.entries.rend(); ++entry) {
+    auto const g = gradient.find(entry->out[0].input.value);
+    if (g == gradient.end() || !live.contains(entry->out[0].input.value)) continue;
+    auto wanted = std::make_unique<bool[]>(entry->in.size());
+    for (std::size_t k = 0; k < entry->in.size(); ++k) wanted[k] = live.contains(entry->in[k].input.value);
+    std::array const cotangents{g->second};
+    Vjp inner{entry->attrs, entry->in, entry->out, cotangents, {wanted.get(), entry->in.size()}, {}};
+    differentiate(*entry->op, inner);
+    for (std::size_t k = 0; k < inner.grads.size(); ++k)
+      if (wanted[k] && inner.grads[k]) accumulate(entry->in[k].input.value, inner.grads[k]);
+  }
+  for (std::size_t k = 0; k < vjp.in.size(); ++k)
+    if (vjp.wanted[k])
+      if (auto const g = gradient.find(vjp.in[k].input.value); g != gradient.end()) vjp.grads[k] = g->second;
+}
+}  // namespace
+
+void differentiate(OpDef const& op, Vjp& vjp) {
+  vjp.grads.assign(vjp.in.size(), Var{});
+  if (derived_through_body(op)) return differentiate_body(op, vjp);
+  if (!op.vjp) return;
+  op.vjp(vjp);
+  for (std::size_t k = 0; k < vjp.grads.size(); ++k) {
+    if (!vjp.grads[k] || !vjp.in[k].is_tensor()) continue;
+    if (op.kind == Kind::pointwise) vjp.grads[k] = sum_to(vjp.grads[k], vjp.in[k].meta().sizes);
+    if (vjp.grads[k].meta().dtype != vjp.in[k].meta().dtype) vjp.grads[k] = call(ops::to, {vjp.grads[k]}, Attrs{}.with(vjp.in[k].meta().dtype));
+  }
+}
+
+}  // namespace tenon::ir

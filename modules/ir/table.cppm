@@ -1,0 +1,37 @@
+export module tenon.ir:table;
+import std;
+import :op;
+
+export namespace tenon::ir {
+
+/// Every op of the table, in the order of the files.
+std::span<OpDef const* const> all_ops();
+/// The op of that name; null if there is none.
+OpDef const* find_op(std::string_view name);
+
+}  // namespace tenon::ir
+
+export namespace tenon::ir::ops {
+
+// ops_pointwise.cpp
+extern const OpDef neg, abs, exp, expm1, log, log1p, log2, sqrt, rsqrt, reciprocal, sin, cos, tanh, sigmoid, relu, erf, sign, floor, ceil, round, trunc, square, gelu, silu,
+    softplus, leaky_relu, isnan, logical_not, to, clone;
+// ops_binary.cpp
+extern const OpDef add, sub, mul, div, pow, maximum, minimum, remainder, floor_divide, eq, ne, lt, le, gt, ge, logical_and, logical_or, where, masked_fill, clamp, lerp;
+// ops_reduction.cpp
+extern const OpDef sum, mean, amax, amin, prod, any, all, argmax, argmin, cumsum;
+// ops_contraction.cpp
+extern const OpDef matmul, conv2d, conv2d_input_grad, conv2d_weight_grad;
+// ops_window.cpp
+extern const OpDef max_pool2d, max_pool2d_grad, avg_pool2d, avg_pool2d_grad;
+// ops_view.cpp
+extern const OpDef reshape, permute, transpose, expand, unsqueeze, squeeze, slice, select, slice_grad;
+// ops_gather.cpp
+extern const OpDef embedding, embedding_grad, gather, scatter_add, index_select, index_add, cat, tril, triu;
+// ops_creation.cpp
+extern const OpDef full, arange, rand, randn, randint, randperm;
+// ops_composite.cpp
+extern const OpDef linear, mm, bmm, addmm, softmax, log_softmax, logsumexp, var, stddev, layer_norm, rms_norm, batch_norm, cross_entropy, nll_loss, mse_loss, dropout, stack, flatten,
+    scaled_dot_product_attention;
+
+}  // namespace tenon::ir::ops
