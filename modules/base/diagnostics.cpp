@@ -15,8 +15,25 @@ std::string short_place(At at) {
   return std::format("{}:{}:{}", file.substr(file.rfind('/') + 1), at.line(), at.column());
 }
 
+namespace {
+
+/// The named source file; a relative name counts from the build folder, which is the working folder or holds the program.
+std::ifstream open_source(std::filesystem::path const& name) {
+  std::ifstream file(name);
+  if (file || name.is_absolute() || name.empty()) return file;
+  std::error_code error;
+  auto folder = std::filesystem::read_symlink("/proc/self/exe", error);
+  while (!file && folder.has_relative_path()) {
+    folder = folder.parent_path();
+    file = std::ifstream(folder / name);
+  }
+  return file;
+}
+
+}  // namespace
+
 std::string source_line(At at) {
-  std::ifstream file(at.file_name());
+  std::ifstream file = open_source(at.file_name());
   std::string line;
   for (std::uint32_t number = 0; number < at.line(); ++number)
     if (!std::getline(file, line)) return {};
