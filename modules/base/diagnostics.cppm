@@ -36,7 +36,8 @@ std::string short_place(At at);
 /// Reads line `at.line` of the file that `at` names; empty when the file or line is gone.
 std::string source_line(At at);
 
-/// The source line and a caret under the column, each indented by `indent` spaces and ended by a newline; empty without a source.
+/// The source line without its own indentation and a caret under the column, each indented by `indent` spaces and ended by a newline; empty
+/// without a source.
 std::string caret(At at, int indent = 4);
 
 /// Whether TENON_LOG (comma separated topics, "all" for each) or `set_log_topics` names this topic.
@@ -45,7 +46,7 @@ bool log_enabled(std::string_view topic);
 /// Replaces the topics that TENON_LOG named, e.g. "recompiles,guards"; "" silences all.
 void set_log_topics(std::string_view topics);
 
-/// Sends every later log line to `sink` instead of stderr; an empty function restores stderr.
+/// Sends every later log line ("[topic] text", one at a time) to `sink` instead of stderr; an empty function restores stderr.
 void set_log_sink(std::function<void(std::string_view topic, std::string_view line)> sink);
 
 /// Writes one "[topic] text" line to the sink if the topic is enabled; safe from several threads.

@@ -29,12 +29,12 @@ bool is_real(DType dtype);
 /// The dtype of that name (ours, PyTorch's or safetensors'); Error naming an unknown one.
 DType dtype_of(std::string_view name);
 
-/// The dtype that both promote to, as torch.promote_types; Error for two different f8 or an f8 with another small float, which PyTorch refuses too.
+/// The dtype that both promote to, as torch.promote_types; Error for an f8 with any other dtype, which PyTorch refuses too.
 DType promote(DType a, DType b);
 
 /// Round-to-nearest-even encodings of a double, exact from the double (no double rounding through float).
 std::uint16_t to_f16(double value), to_bf16(double value);
-/// As above; e4m3 saturates to NaN beyond 448 as PyTorch does, e5m2 overflows to infinity.
+/// As above; what rounds beyond e4m3's 448 becomes NaN (PyTorch's rule up to 2.11; 2.15 clamps to 448), e5m2 overflows to infinity.
 std::uint8_t to_f8e4m3(double value), to_f8e5m2(double value);
 /// The exact value of an encoding.
 float from_f16(std::uint16_t bits), from_bf16(std::uint16_t bits), from_f8e4m3(std::uint8_t bits), from_f8e5m2(std::uint8_t bits);
@@ -53,9 +53,11 @@ std::int64_t truncate(double value);
 /// Philox4x32-10 (Salmon et al., SC'11): ten rounds over a 128-bit counter with a 64-bit key.
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
 
-/// Element `index` of the stream that `seed` and `offset` name, uniform in [0, 1) with 24 bits.
+/// Element `index` of the stream that `seed` and `offset` name, uniform in [0, 1): the upper 24 bits of lane index % 4 of the philox block with
+/// counter (index / 4, offset) and key seed, each low word first.
 double uniform(std::uint64_t seed, std::uint64_t offset, std::uint64_t index);
-/// Element `index` of that stream, standard normal by Box-Muller over one philox block a pair.
+/// Element `index` of that stream, standard normal by Box-Muller: block index / 2 gives the radius (lanes 0, 1) and the angle (lanes 2, 3) of a
+/// pair, the even element takes the cosine, the odd one the sine.
 double normal(std::uint64_t seed, std::uint64_t offset, std::uint64_t index);
 
 }  // namespace tenon::base

@@ -5,7 +5,7 @@ import :shape;
 
 export namespace tenon::base {
 
-/// One tensor of a safetensors file: row-major elements in memory that the file object keeps.
+/// One tensor of a safetensors file: row-major elements in memory that the file object keeps, possibly unaligned (a header may have any length).
 struct FileTensor {
   DType dtype = DType::f32;
   Shape shape;
@@ -14,9 +14,9 @@ struct FileTensor {
 
 /// A memory-mapped, read-only safetensors file, checked whole when it is opened.
 ///
-/// Error (naming the file, the format's error name and both values) for a missing or unreadable file, a header that is too small, too large,
-/// not UTF-8 JSON or holds duplicate keys, offsets with holes, overlap or a tail, sizes that overflow or disagree with dtype and shape, and an
-/// unknown dtype; nothing is allocated in proportion to an unchecked size.
+/// Error "safetensors: FILE: NAME: ..." (NAME is the format's, or IoError, UnsupportedDtype; both values follow) for a missing or unreadable
+/// file, a header that is too small, too large, not UTF-8 JSON or holds duplicate or unknown keys, offsets with holes, overlap or a tail, sizes
+/// that overflow or disagree with dtype and shape, and an unknown dtype; nothing is allocated in proportion to an unchecked size.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(std::filesystem::path const& path);
@@ -39,7 +39,8 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Writes a safetensors file: by dtype alignment descending then name, header padded to 8 bytes, through a temporary file that is renamed.
+/// Writes a safetensors file: by dtype alignment descending then name, header padded to 8 bytes, through a temporary file beside it that is
+/// synced and renamed, so that `path` holds the old or the new file whole; Error for data that disagrees with dtype and shape.
 void save_safetensors(std::filesystem::path const& path, std::map<std::string, FileTensor> const& tensors,
                       std::map<std::string, std::string> const& metadata = {});
 

@@ -75,6 +75,7 @@ class InlineVector {
   T& operator[](std::size_t i) { return data()[i]; }
   T const& operator[](std::size_t i) const { return data()[i]; }
   T& back() { return data()[size_ - 1]; }
+  T const& back() const { return data()[size_ - 1]; }
   void clear() { size_ = 0; }
   void push_back(T item) {
     if (size_ == capacity_) grow(2 * capacity_);

@@ -127,8 +127,7 @@ void evaluate_view(Kernel const& kernel) {  // as a copy: only where the geometr
     from.data = from.at(view.offset.value);
     from.sizes = values(view.sizes);
     from.strides = values(view.strides);
-    std::array const strides{&from.strides, &kernel.out[0].strides};
-    walk<2>(from.sizes, strides, [&](auto const& at) { std::memcpy(kernel.out[0].at(at[1]), from.at(at[0]), static_cast<std::size_t>(base::bytes_of(from.dtype))); });
+    walk<2>(from.sizes, {&from.strides, &kernel.out[0].strides}, [&](auto const& at) { std::memcpy(kernel.out[0].at(at[1]), from.at(at[0]), static_cast<std::size_t>(base::bytes_of(from.dtype))); });
     return;
   }
   std::byte* to = kernel.out[0].data;  // row-major

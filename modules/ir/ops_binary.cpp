@@ -26,13 +26,13 @@ double floor_mod(double a, double b) {
 double nan_or(double a, double b, double chosen) { return a != a ? a : b != b ? b : chosen; }
 Var alpha(Vjp& v) { return {nullptr, Input{-1, v.attrs.nums[0]}}; }
 bool is_one(Scalar s) { return s.node < 0 && s.real == 1; }
-Var select(Var condition, Var yes, Var no) { return call(where, {condition, yes, no}); }
+Var choose(Var condition, Var yes, Var no) { return call(where, {condition, yes, no}); }
 // The larger (or smaller) operand takes the gradient; equal ones share it.
 void share(Vjp& v, OpDef const& wins) {
   for (int k = 0; k < 2; ++k)
     if (v.wants(k)) {
-      Var const tie = select(call(eq, {v.x(0), v.x(1)}), v.g() * 0.5, 0.0);
-      v.grad(k) = select(call(wins, {v.x(k), v.x(1 - k)}), v.g(), tie);
+      Var const tie = choose(call(eq, {v.x(0), v.x(1)}), v.g() * 0.5, 0.0);
+      v.grad(k) = choose(call(wins, {v.x(k), v.x(1 - k)}), v.g(), tie);
     }
 }
 void infer_where(Inference& call) {
@@ -90,12 +90,12 @@ constinit const OpDef pow{.name = "pow", .kind = Kind::pointwise, .signature = "
       Var const x = v.x(0), p = v.x(1);
       if (v.wants(0)) {
         Var const slope = p.is_tensor() ? p * call(pow, {x, p - 1.0}) : call(pow, {x, Scalar(p.input.scalar.real - 1).real}) * p;
-        v.grad(0) = v.g() * (p.is_tensor() ? select(call(eq, {p, 0.0}), 0.0, slope) : p.input.scalar.real == 0 ? slope * 0.0 : slope);
+        v.grad(0) = v.g() * (p.is_tensor() ? choose(call(eq, {p, 0.0}), 0.0, slope) : p.input.scalar.real == 0 ? slope * 0.0 : slope);
       }
       if (v.wants(1)) {
         Var const log_x = x.is_tensor() ? call(log, {x}) : Var(std::log(x.input.scalar.real));
         Var const slope = v.y() * log_x;
-        v.grad(1) = v.g() * select(call(eq, {v.y(), 0.0}), 0.0, slope);
+        v.grad(1) = v.g() * choose(call(eq, {v.y(), 0.0}), 0.0, slope);
       }
     }, .saves = 3 | saves_result};
 constinit const OpDef maximum{.name = "maximum", .kind = Kind::pointwise, .signature = "Tensor input, Tensor other", .terms = "--", .mono = "++", .joint = Monoid::max,
@@ -141,12 +141,12 @@ constinit const OpDef logical_or{.name = "logical_or", .kind = Kind::pointwise, 
 constinit const OpDef where{.name = "where", .kind = Kind::pointwise, .signature = "Tensor condition, Tensor input, Tensor other", .terms = "-ab", .mono = ".++",
     .types = Types::custom, .element = {[](R x, R) { return x[0] != 0 ? x[1] : x[2]; }, [](W x, R) { return x[0] != 0 ? x[1] : x[2]; }}, .source = "({0} ? {1} : {2})",
     .vjp = [](Vjp& v) {
-      if (v.wants(1)) v.grad(1) = select(v.x(0), v.g(), 0.0);
-      if (v.wants(2)) v.grad(2) = select(v.x(0), 0.0, v.g());
+      if (v.wants(1)) v.grad(1) = choose(v.x(0), v.g(), 0.0);
+      if (v.wants(2)) v.grad(2) = choose(v.x(0), 0.0, v.g());
     }, .saves = 1, .infer = infer_where};
 constinit const OpDef masked_fill{.name = "masked_fill", .kind = Kind::pointwise, .signature = "Tensor input, Tensor mask, float value", .terms = "--", .mono = "+.",
     .types = Types::custom, .element = {[](R x, R a) { return x[1] != 0 ? a[0] : x[0]; }}, .source = "({1} ? {a0} : {0})",
-    .vjp = [](Vjp& v) { v.grad(0) = select(v.x(1), 0.0, v.g()); }, .saves = 2, .infer = infer_first};
+    .vjp = [](Vjp& v) { v.grad(0) = choose(v.x(1), 0.0, v.g()); }, .saves = 2, .infer = infer_first};
 constinit const OpDef clamp{.name = "clamp", .kind = Kind::pointwise, .signature = "Tensor input, float? min, float? max", .terms = "-", .mono = "+",
     .element = {[](R x, R a) {
       double const low = x[0] < a[0] ? a[0] : x[0];  // a NaN bound (absent) compares false
@@ -155,8 +155,8 @@ constinit const OpDef clamp{.name = "clamp", .kind = Kind::pointwise, .signature
     .source = "({0} < {a0} ? {a0} : {0} > {a1} ? {a1} : {0})",
     .vjp = [](Vjp& v) {
       v.grad(0) = v.g();
-      if (v.attrs.nums[0].kind != ScalarKind::none) v.grad(0) = select(call(ge, {v.x(), Var(nullptr, Input{-1, v.attrs.nums[0]})}), v.grad(0), 0.0);
-      if (v.attrs.nums[1].kind != ScalarKind::none) v.grad(0) = select(call(le, {v.x(), Var(nullptr, Input{-1, v.attrs.nums[1]})}), v.grad(0), 0.0);
+      if (v.attrs.nums[0].kind != ScalarKind::none) v.grad(0) = choose(call(ge, {v.x(), Var(nullptr, Input{-1, v.attrs.nums[0]})}), v.grad(0), 0.0);
+      if (v.attrs.nums[1].kind != ScalarKind::none) v.grad(0) = choose(call(le, {v.x(), Var(nullptr, Input{-1, v.attrs.nums[1]})}), v.grad(0), 0.0);
     }, .saves = 1};
 constinit const OpDef lerp{.name = "lerp", .kind = Kind::pointwise, .signature = "Tensor input, Tensor end, Tensor weight", .terms = "ab-", .mono = "...",
     .element = {[](R x, R) { return x[2] < 0.5 ? x[0] + x[2] * (x[1] - x[0]) : x[1] - (x[1] - x[0]) * (1 - x[2]); }}, .source = "({0} + {2} * ({1} - {0}))",

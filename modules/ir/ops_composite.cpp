@@ -11,7 +11,7 @@ Attrs over(std::span<Dim const> dims, bool keep) { return Attrs{}.with(dims).wit
 Attrs summed(std::span<Dim const> dims, bool keep) { return over(dims, keep).with(Dim(absent)); }
 Attrs dim(std::int64_t d) { return Attrs{}.with(Dim(d)); }
 Var num(Scalar s) { return {nullptr, Input{-1, s}}; }
-Var select(Var condition, Var yes, Var no) { return call(where, {condition, yes, no}); }
+Var choose(Var condition, Var yes, Var no) { return call(where, {condition, yes, no}); }
 bool small(Var x) { return x.meta().dtype != DType::f64 && x.meta().dtype != DType::f32 && base::is_real(x.meta().dtype); }
 Var cast(Var x, DType type) { return x.meta().dtype == type ? x : call(to, {x}, Attrs{}.with(type)); }
 Var widened(Var x) { return small(x) || !base::is_real(x.meta().dtype) ? cast(x, DType::f32) : x; }
@@ -129,7 +129,7 @@ Var picked_loss(Var logp, Var target, Var weight, Dim ignore, Reduce how, double
     if (!same(target.size(d), logp.size(d < classes ? d : d + 1)))
       fail("cross_entropy: target size {} and input size {} differ ({}, {})", target.size(d).value, logp.size(d < classes ? d : d + 1).value, to_string(target.meta()), to_string(logp.meta()));
   Var const kept = call(ne, {target, Var(ignore)});
-  Var const safe = select(kept, target, Var(0));
+  Var const safe = choose(kept, target, Var(0));
   Var const index = call(unsqueeze, {safe}, dim(classes));
   auto const at_target = [&](Var x) { return call(squeeze, {call(gather, {x, index}, dim(classes))}, Attrs{}.with(Dims{Dim(classes)})); };
   Var const zero = Var(0.0);
@@ -146,9 +146,9 @@ Var picked_loss(Var logp, Var target, Var weight, Dim ignore, Reduce how, double
     Var const even = -call(sum, {weight ? logp * per_class : logp}, summed(Dims{Dim(classes)}, false)) / Var(logp.size(classes));
     loss = loss * (1 - smoothing) + even * smoothing;
   }
-  loss = select(kept, loss, zero);
+  loss = choose(kept, loss, zero);
   if (how != Reduce::mean) return reduced(loss, how);
-  Var const count = weight ? select(kept, share, zero) : cast(kept, logp.meta().dtype);
+  Var const count = weight ? choose(kept, share, zero) : cast(kept, logp.meta().dtype);
   return call(sum, {loss}, summed({}, false)) / call(sum, {count}, summed({}, false));
 }
 void cross_entropy_body(Body& body) {
@@ -177,7 +177,7 @@ void dropout_body(Body& body) {
   if (!training) return void(body.out.push_back(call(clone, {body.x()})));
   Var const noise = create(*body.x().emit, rand, Attrs{}.with(meta.sizes).with(seed).with(offset).with(DType::f32).with(meta.device));
   Var const kept = call(ge, {noise, num(body.attrs.nums[0])});
-  body.out.push_back(p == 1 ? body.x() * 0.0 : select(kept, body.x() * (1 / (1 - p)), 0.0));
+  body.out.push_back(p == 1 ? body.x() * 0.0 : choose(kept, body.x() * (1 / (1 - p)), 0.0));
 }
 
 // softmax(q kᵀ scale + mask) v; Vaswani et al. 2017. enable_gqa repeats each key and value head for its group of query heads.
@@ -206,9 +206,9 @@ void attention_body(Body& body) {
     if (causal) {
       auto const range = [&](Dim n) { return create(*q.emit, arange, Attrs{}.with(Dim(absent)).with(q.meta().device).with_num(0).with_num(Scalar(n)).with_num(1)); };
       Var const allowed = call(ge, {call(unsqueeze, {range(q.size(-2))}, dim(1)), range(k.size(-2))});
-      scores = select(allowed, scores, lowest);
+      scores = choose(allowed, scores, lowest);
     }
-    if (mask) scores = mask.meta().dtype == DType::boolean ? select(mask, scores, lowest) : scores + widened(mask);
+    if (mask) scores = mask.meta().dtype == DType::boolean ? choose(mask, scores, lowest) : scores + widened(mask);
     return call(matmul, {call(softmax, {scores}, dim(-1).with(Dim(absent))), widened(v)});
   }));
 }
@@ -293,7 +293,7 @@ constinit const OpDef logsumexp{.name = "logsumexp", .kind = Kind::reduction, .s
       bool const keep = reader.flag();
       b.out.push_back(in_wide(b.x(), [&](Var x) {
         Var const top = call(amax, {x}, over(dims, true));
-        Var const finite = select(call(eq, {call(abs, {top}), std::numeric_limits<double>::infinity()}), 0.0, top);
+        Var const finite = choose(call(eq, {call(abs, {top}), std::numeric_limits<double>::infinity()}), 0.0, top);
         Var const total = call(log, {call(sum, {call(exp, {x - finite})}, summed(dims, true))}) + finite;
         return keep ? total : call(squeeze, {total}, Attrs{}.with(dims));
       }));

@@ -235,7 +235,8 @@ constinit const OpDef conv2d{.name = "conv2d", .kind = Kind::contraction,
     .signature = "Tensor input, Tensor weight, Tensor? bias=None, int[] stride=[1], int[] padding=[0], int[] dilation=[1], int groups=1",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
       bool const grouped = attrs.ints.back().value != 1;
-      return std::string(grouped ? "nd!h!w!,o!ci!j!" : "nch!w!,oci!j!") + (in.size() > 2 && in[2] ? grouped ? ",o!" : ",o" : "") + (grouped ? "->no!p!q!" : "->nop!q!");
+      bool const biased = in.size() > 2 && in[2];
+      return std::string(grouped ? "nd!h!w!,o!ci!j!" : "nch!w!,oci!j!") + (biased ? grouped ? ",o!" : ",o" : "") + (grouped ? "->no!p!q!" : "->nop!q!");
     }},
     .terms = "aab", .combine = Monoid::sum, .mono = "...", .precision = Precision::low,
     .vjp = [](Vjp& v) {

@@ -117,7 +117,7 @@ Var spread(Vjp& v, Var g) {
   if (!how.keep) g = call(reshape, {g}, Attrs{}.with(reduced_sizes(x, how, true)));
   return call(expand, {g}, Attrs{}.with(x.sizes));
 }
-Var select(Var condition, Var yes, Var no) { return call(where, {condition, yes, no}); }
+Var choose(Var condition, Var yes, Var no) { return call(where, {condition, yes, no}); }
 Attrs reduce_attrs(Vjp& v, bool with_dtype) {
   AttrReader reader{v.attrs};
   Attrs attrs = Attrs{}.with(reader.list()).with(Dim(true));
@@ -228,9 +228,9 @@ constinit const OpDef prod{.name = "prod", .kind = Kind::reduction, .signature =
     .vjp = [](Vjp& v) {  // without zeros y / x; with one zero only that element has a slope, the product of the others
       Var const zero = call(eq, {v.x(), 0.0});
       Var const zeros = call(sum, {call(to, {zero}, Attrs{}.with(v.x().meta().dtype))}, reduce_attrs(v, true));
-      Var const others = call(prod, {select(zero, 1.0, v.x())}, reduce_attrs(v, true));
-      Var const single = select(call(logical_and, {zero, call(eq, {zeros, 1.0})}), others, 0.0);
-      v.grad(0) = spread(v, v.g()) * select(call(eq, {zeros, 0.0}), others / select(zero, 1.0, v.x()), single);
+      Var const others = call(prod, {choose(zero, 1.0, v.x())}, reduce_attrs(v, true));
+      Var const single = choose(call(logical_and, {zero, call(eq, {zeros, 1.0})}), others, 0.0);
+      v.grad(0) = spread(v, v.g()) * choose(call(eq, {zeros, 0.0}), others / choose(zero, 1.0, v.x()), single);
     }, .saves = 1, .infer = infer_reduce, .evaluate = evaluate_reduce};
 constinit const OpDef amax{.name = "amax", .kind = Kind::reduction, .signature = "Tensor input, int[] dim=[], bool keepdim=False", .equation = {.build = reduce_equation},
     .terms = "-", .combine = Monoid::max, .mono = "+", .types = Types::custom, .vjp = extreme_vjp, .saves = 1 | saves_result, .infer = infer_reduce, .evaluate = evaluate_reduce};

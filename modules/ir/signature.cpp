@@ -37,8 +37,9 @@ std::span<Dim const> AttrReader::list() {
 
 namespace {
 using Type = Parameter::Type;
-constexpr std::array types{
-    std::pair{std::string_view("Tensor"), Type::tensor}, {"Tensor[]", Type::tensors}, {"int", Type::whole}, {"size", Type::size}, {"int[]", Type::wholes}, {"size[]", Type::sizes},
+using NamedType = std::pair<std::string_view, Type>;
+constexpr std::array<NamedType, 12> types{
+    NamedType{"Tensor", Type::tensor}, {"Tensor[]", Type::tensors}, {"int", Type::whole}, {"size", Type::size}, {"int[]", Type::wholes}, {"size[]", Type::sizes},
     {"bool", Type::flag},   {"float", Type::real},  {"dtype", Type::dtype},         {"str", Type::text},       {"counter", Type::counter}, {"device", Type::device}};
 
 std::string_view trim(std::string_view text) {
