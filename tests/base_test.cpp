@@ -266,13 +266,13 @@ TEST_CASE("counters and references hold under threads") {
 TEST_CASE("errors carry their text, bugs their place") {
   CHECK(caught([] { fail("matmul: inner dims differ: {} and {}", 3, 4); }) == "matmul: inner dims differ: 3 and 4");
   At const here = At::current();
-  CHECK(short_place(here).starts_with(std::format("base_test.cpp:{}:", here.line())));
+  CHECK(short_place(here).starts_with(std::format("base_test.cpp:{}:", here.line)));
   CHECK_NOTHROW(ensure(true, "holds"));
   try {
     ensure(false, "sizes agree");
     FAIL("no Bug");
   } catch (Bug const& bug) {
-    CHECK(std::string(bug.what()).starts_with(std::format("sizes agree (base_test.cpp:{}:", here.line() + 4)));
+    CHECK(std::string(bug.what()).starts_with(std::format("sizes agree (base_test.cpp:{}:", here.line + 4)));
   }
 }
 

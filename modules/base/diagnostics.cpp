@@ -11,8 +11,8 @@ void ensure(bool condition, std::string_view what, At at) {
 }
 
 std::string short_place(At at) {
-  std::string_view const file = at.file_name();
-  return std::format("{}:{}:{}", file.substr(file.rfind('/') + 1), at.line(), at.column());
+  std::string_view const file = at.file;
+  return std::format("{}:{}:{}", file.substr(file.rfind('/') + 1), at.line, at.column);
 }
 
 namespace {
@@ -33,9 +33,9 @@ std::ifstream open_source(std::filesystem::path const& name) {
 }  // namespace
 
 std::string source_line(At at) {
-  std::ifstream file = open_source(at.file_name());
+  std::ifstream file = open_source(at.file);
   std::string line;
-  for (std::uint32_t number = 0; number < at.line(); ++number)
+  for (std::uint32_t number = 0; number < at.line; ++number)
     if (!std::getline(file, line)) return {};
   return line;
 }
@@ -44,7 +44,7 @@ std::string caret(At at, int indent) {
   std::string const line = source_line(at);
   std::size_t const first = line.find_first_not_of(" \t");
   if (first == std::string::npos) return {};
-  std::size_t const column = std::clamp<std::size_t>(at.column() ? at.column() - 1 : 0, first, line.size());
+  std::size_t const column = std::clamp<std::size_t>(at.column ? at.column - 1 : 0, first, line.size());
   std::string below;
   for (char const byte : std::string_view(line).substr(first, column - first)) {
     bool const continues = (static_cast<unsigned char>(byte) & 0xC0) == 0x80;  // a column counts bytes, a terminal counts characters
