@@ -253,7 +253,10 @@ class Parser {
     do {
       int const id = value_id();
       auto& value = fresh_value(id);
-      std::string const label(peek() == ':' ? std::string_view{} : name());
+      skip_spaces();
+      auto const end = std::min(text_.find(": ", at_), text_.size());
+      std::string const label(text_.substr(at_, end - at_));
+      at_ = end;
       expect(":");
       auto read = meta();
       value = {MetaRef(new Meta(std::move(read))), -1, static_cast<int>(graph_.inputs.size()), label};
