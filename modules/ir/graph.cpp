@@ -33,7 +33,9 @@ struct GraphEmit final : Emit {
   Graph& graph;
   base::At place;
   explicit GraphEmit(Graph& to, base::At where = base::At::current()) : graph(to), place(where) {}
-  int op(OpDef const& op, std::span<Input const> inputs, Attrs attrs) override { return graph.add(op, {inputs.begin(), inputs.end()}, std::move(attrs), place); }
+  int op(OpDef const& op, std::span<Input const> inputs, Attrs attrs) override {
+    return graph.add(op, {inputs.begin(), inputs.end()}, std::move(attrs), place);
+  }
   Meta const& meta(int value) override { return *at(graph, value).meta; }
 };
 
@@ -97,7 +99,8 @@ void verify(Graph const& graph) {
   std::size_t made = 0;
   std::vector<char> known(graph.values.size(), 0);
   for (int input : graph.inputs) {
-    ensure(input >= 0 && std::cmp_less(input, graph.values.size()) && at(graph, input).node < 0, std::format("{}: input %{} is not an input value", graph.name, input));
+    ensure(input >= 0 && std::cmp_less(input, graph.values.size()) && at(graph, input).node < 0,
+           std::format("{}: input %{} is not an input value", graph.name, input));
     known[static_cast<std::size_t>(input)] = 1;
     ++made;
   }
@@ -107,7 +110,8 @@ void verify(Graph const& graph) {
     auto const& node = graph.nodes[n];
     auto const place = std::format("{}: node {} ({})", graph.name, n, node.op->name);
     for (auto const& input : node.inputs)
-      ensure(input.value < 0 || (std::cmp_less(input.value, known.size()) && known[static_cast<std::size_t>(input.value)]), std::format("{} reads %{} before it is made", place, input.value));
+      ensure(input.value < 0 || (std::cmp_less(input.value, known.size()) && known[static_cast<std::size_t>(input.value)]),
+             std::format("{} reads %{} before it is made", place, input.value));
     auto const metas = infer_node(graph, *node.op, node.inputs, node.attrs);
     ensure(std::cmp_equal(metas.size(), node.results), std::format("{} makes {} results, {} are recorded", place, metas.size(), node.results));
     for (int k = 0; k < node.results; ++k) {
@@ -115,7 +119,8 @@ void verify(Graph const& graph) {
       ensure(std::cmp_less(value, known.size()) && !known[static_cast<std::size_t>(value)], std::format("{} makes %{} twice", place, value));
       ensure(std::cmp_equal(at(graph, value).node, n) && at(graph, value).index == k, std::format("{}: value %{} names another node", place, value));
       ensure(same_sizes(scratch, metas[static_cast<std::size_t>(k)], *at(graph, value).meta),
-          std::format("{}: {} is inferred, {} is recorded", place, to_string(metas[static_cast<std::size_t>(k)], &scratch.symbols), to_string(*at(graph, value).meta, &graph.symbols)));
+             std::format("{}: {} is inferred, {} is recorded", place, to_string(metas[static_cast<std::size_t>(k)], &scratch.symbols),
+                         to_string(*at(graph, value).meta, &graph.symbols)));
       known[static_cast<std::size_t>(value)] = 1;
       ++made;
     }
@@ -200,7 +205,8 @@ Graph with_gradients(Graph const& graph, std::span<int const> wrt) {
   std::size_t const forward = joint.nodes.size();
   for (std::size_t n = 0; n < forward; ++n) {
     auto const& node = joint.nodes[n];
-    bool const reaches = node.op->vjp && std::ranges::any_of(node.inputs, [&](Input const& i) { return i.value >= 0 && live[static_cast<std::size_t>(i.value)]; });
+    bool const reaches =
+        node.op->vjp && std::ranges::any_of(node.inputs, [&](Input const& i) { return i.value >= 0 && live[static_cast<std::size_t>(i.value)]; });
     for (int k = 0; k < node.results; ++k) live[static_cast<std::size_t>(node.first + k)] = reaches && base::is_real(at(joint, node.first + k).meta->dtype);
   }
   std::vector<Var> gradient(joint.values.size());

@@ -165,12 +165,18 @@ std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::s
 
 DType result_type(Inference const& call) {
   switch (call.op.types) {
-    case Types::boolean: return DType::boolean;
-    case Types::index: return DType::i64;
-    case Types::first: return call.x().dtype;
-    case Types::custom: base::ensure(false, std::format("{}: a custom result type needs an infer rule", call.op.name)); break;
+    case Types::boolean:
+      return DType::boolean;
+    case Types::index:
+      return DType::i64;
+    case Types::first:
+      return call.x().dtype;
+    case Types::custom:
+      base::ensure(false, std::format("{}: a custom result type needs an infer rule", call.op.name));
+      break;
     case Types::promote:
-    case Types::real: break;
+    case Types::real:
+      break;
   }
   std::vector<DType> dtypes;
   std::vector<int> ranks;

@@ -60,6 +60,7 @@ void infer_first(Inference& call) {
 }
 }  // namespace
 
+// clang-format off
 constinit const OpDef add{.name = "add", .kind = Kind::pointwise, .signature = "Tensor input, Tensor other, *, float alpha=1", .terms = "ab", .mono = "++", .affine = true,
     .element = {[](R x, R a) { return x[0] + a[0] * x[1]; }, [](W x, R a) { return scaled_sum(x[0], x[1], a[0]); }}, .source = "({0} + {a0} * {1})",
     .vjp = [](Vjp& v) {
@@ -166,5 +167,6 @@ constinit const OpDef lerp{.name = "lerp", .kind = Kind::pointwise, .signature =
       if (v.wants(1)) v.grad(1) = v.g() * w;
       if (v.wants(2)) v.grad(2) = v.g() * (v.x(1) - v.x(0));
     }, .saves = 7};
+// clang-format on
 
 }  // namespace tenon::ir::ops

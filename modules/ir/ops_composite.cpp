@@ -81,7 +81,8 @@ void rms_norm_body(Body& body) {
   auto const shape = reader.list();
   check_normalized("rms_norm", body.x(), shape);
   Scalar const eps = body.attrs.nums[0];
-  double const fallback = body.x().meta().dtype == DType::f64 ? std::numeric_limits<double>::epsilon() : static_cast<double>(std::numeric_limits<float>::epsilon());
+  double const fallback =
+      body.x().meta().dtype == DType::f64 ? std::numeric_limits<double>::epsilon() : static_cast<double>(std::numeric_limits<float>::epsilon());
   body.out.push_back(in_wide(body.x(), [&](Var x) {
     Var const power = call(mean, {x * x}, summed(trailing(x, shape.size()), true));
     return scaled(x * call(rsqrt, {power + num(eps.kind == ScalarKind::none ? Scalar(fallback) : eps)}), body.x(1), Var());
@@ -127,7 +128,8 @@ Var picked_loss(Var logp, Var target, Var weight, Dim ignore, Reduce how, double
   if (target.rank() != logp.rank() - 1) fail("cross_entropy: target {} does not fit input {}", to_string(target.meta()), to_string(logp.meta()));
   for (int d = 0; d < target.rank(); ++d)
     if (!same(target.size(d), logp.size(d < classes ? d : d + 1)))
-      fail("cross_entropy: target size {} and input size {} differ ({}, {})", target.size(d).value, logp.size(d < classes ? d : d + 1).value, to_string(target.meta()), to_string(logp.meta()));
+      fail("cross_entropy: target size {} and input size {} differ ({}, {})", target.size(d).value, logp.size(d < classes ? d : d + 1).value,
+           to_string(target.meta()), to_string(logp.meta()));
   Var const kept = call(ne, {target, Var(ignore)});
   Var const safe = choose(kept, target, Var(0));
   Var const index = call(unsqueeze, {safe}, dim(classes));
@@ -158,7 +160,9 @@ void cross_entropy_body(Body& body) {
   double const smoothing = body.attrs.nums[0].real;
   Dim const classes = body.x().rank() == 1 ? 0 : 1;
   if (body.x(1).meta().dtype != DType::i64) fail("cross_entropy: the target must be i64, not {}", base::info(body.x(1).meta().dtype).name);
-  body.out.push_back(in_wide(body.x(), [&](Var x) { return picked_loss(call(log_softmax, {x}, dim(classes.value).with(Dim(absent))), body.x(1), body.x(2), ignore, how, smoothing); }));
+  body.out.push_back(in_wide(body.x(), [&](Var x) {
+    return picked_loss(call(log_softmax, {x}, dim(classes.value).with(Dim(absent))), body.x(1), body.x(2), ignore, how, smoothing);
+  }));
 }
 void nll_loss_body(Body& body) {
   AttrReader reader{body.attrs};
@@ -186,7 +190,8 @@ void attention_body(Body& body) {
   bool const causal = reader.flag(), grouped = reader.flag();
   Var const q = body.x(0);
   Var k = body.x(1), v = body.x(2), mask = body.x(3);
-  if (body.attrs.nums[0].real != 0) fail("scaled_dot_product_attention: dropout_p must be 0 here, not {}: call dropout on the weights", body.attrs.nums[0].real);
+  if (body.attrs.nums[0].real != 0)
+    fail("scaled_dot_product_attention: dropout_p must be 0 here, not {}: call dropout on the weights", body.attrs.nums[0].real);
   if (causal && mask) fail("scaled_dot_product_attention: attn_mask and is_causal exclude each other");
   auto const repeated = [&](Var x) {
     Dim const heads = q.size(-3), own = x.size(-3);
@@ -204,7 +209,9 @@ void attention_body(Body& body) {
     Var scores = call(matmul, {wide, call(transpose, {widened(k)}, Attrs{}.with(Dim(-2)).with(Dim(-1)))}) * factor;
     double const lowest = -std::numeric_limits<double>::infinity();
     if (causal) {
-      auto const range = [&](Dim n) { return create(*q.emit, arange, Attrs{}.with(Dim(absent)).with(q.meta().device).with_num(0).with_num(Scalar(n)).with_num(1)); };
+      auto const range = [&](Dim n) {
+        return create(*q.emit, arange, Attrs{}.with(Dim(absent)).with(q.meta().device).with_num(0).with_num(Scalar(n)).with_num(1));
+      };
       Var const allowed = call(ge, {call(unsqueeze, {range(q.size(-2))}, dim(1)), range(k.size(-2))});
       scores = choose(allowed, scores, lowest);
     }
@@ -237,6 +244,7 @@ std::string loss_equation(Attrs const&, std::span<Meta const* const> in) {
 }
 }  // namespace
 
+// clang-format off
 constinit const OpDef linear{.name = "linear", .kind = Kind::contraction, .signature = "Tensor input, Tensor weight, Tensor? bias=None",
     .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) {
       auto const lead = letters(in[0]->rank() - 1, 2);
@@ -395,5 +403,6 @@ constinit const OpDef scaled_dot_product_attention{.name = "scaled_dot_product_a
       return lead + "ad!," + heads + "c!d!," + heads + "c!b" + mask + "->" + lead + "ab";
     }},
     .terms = "--a-", .mono = "....", .precision = Precision::low, .cost = 2, .decompose = attention_body};
+// clang-format on
 
 }  // namespace tenon::ir::ops

@@ -35,7 +35,9 @@ void infer_matmul(Inference& call) {
   if (a.dtype != b.dtype) fail("matmul: dtypes differ: {} and {}", base::info(a.dtype).name, base::info(b.dtype).name);
   Dim const k = a.sizes[a.sizes.size() - 1], k2 = b.sizes[b.sizes.size() - (b.rank() > 1 ? 2 : 1)];
   if (!same(k, k2)) fail("matmul: inner dims differ: {} and {} ({} and {})", k.value, k2.value, to_string(a), to_string(b));
-  auto const lead = [](Meta const& x) { return contiguous_meta(x.dtype, {}, Dims(std::span<Dim const>(x.sizes).first(static_cast<std::size_t>(std::max(x.rank() - 2, 0))))); };
+  auto const lead = [](Meta const& x) {
+    return contiguous_meta(x.dtype, {}, Dims(std::span<Dim const>(x.sizes).first(static_cast<std::size_t>(std::max(x.rank() - 2, 0)))));
+  };
   Meta const left = lead(a), right = lead(b);
   Dims sizes = infer(add, std::array<Meta const*, 2>{&left, &right}, std::array<Scalar, 2>{}, Attrs{}.with_num(1.0))[0].sizes;
   if (a.rank() > 1) sizes.push_back(a.sizes[a.sizes.size() - 2]);
@@ -150,12 +152,14 @@ void infer_conv2d(Inference& call) {
   auto const window = window_of(reader, "conv2d");
   if (x.rank() != 4 || w.rank() != 4) fail("conv2d: input and weight need rank 4: {} and {}", to_string(x), to_string(w));
   if (x.dtype != w.dtype) fail("conv2d: dtypes differ: {} and {}", base::info(x.dtype).name, base::info(w.dtype).name);
-  if (!same(x.sizes[1], w.sizes[1] * Dim(window.groups))) fail("conv2d: input has {} channels, weight takes {} in {} groups", x.sizes[1].value, w.sizes[1].value * window.groups, window.groups);
+  if (!same(x.sizes[1], w.sizes[1] * Dim(window.groups)))
+    fail("conv2d: input has {} channels, weight takes {} in {} groups", x.sizes[1].value, w.sizes[1].value * window.groups, window.groups);
   if (w.sizes[0].value % window.groups != 0) fail("conv2d: {} output channels do not divide into {} groups", w.sizes[0].value, window.groups);
   Dims sizes{x.sizes[0], w.sizes[0]};
   for (std::size_t d = 0; d < 2; ++d) {
     Dim const room = x.sizes[d + 2] + 2 * window.padding[d] - (w.sizes[d + 2] - 1) * Dim(window.dilation[d]) - 1;
-    if (room.value < 0) fail("conv2d: a kernel of size {} does not fit an input of size {} with padding {}", w.sizes[d + 2].value, x.sizes[d + 2].value, window.padding[d]);
+    if (room.value < 0)
+      fail("conv2d: a kernel of size {} does not fit an input of size {} with padding {}", w.sizes[d + 2].value, x.sizes[d + 2].value, window.padding[d]);
     sizes.push_back(room / Dim(window.stride[d]) + 1);
   }
   call.out.push_back(contiguous_meta(x.dtype, x.device, std::move(sizes)));
@@ -178,8 +182,8 @@ void meet(Strided const& x, Strided const& w, Strided const& y, Window const& wi
                 if (column < 0 || column >= x.sizes[3]) continue;
                 std::int64_t const channel = o / per_group * w.sizes[1] + c;
                 f(n * x.strides[0] + channel * x.strides[1] + row * x.strides[2] + column * x.strides[3],
-                    o * w.strides[0] + c * w.strides[1] + i * w.strides[2] + j * w.strides[3],
-                    n * y.strides[0] + o * y.strides[1] + p * y.strides[2] + q * y.strides[3]);
+                  o * w.strides[0] + c * w.strides[1] + i * w.strides[2] + j * w.strides[3],
+                  n * y.strides[0] + o * y.strides[1] + p * y.strides[2] + q * y.strides[3]);
               }
             }
 }
@@ -228,6 +232,7 @@ void infer_from_sizes(Inference& call) {
 }
 }  // namespace
 
+// clang-format off
 constinit const OpDef matmul{.name = "matmul", .kind = Kind::contraction, .signature = "Tensor input, Tensor other", .equation = {.build = matmul_equation}, .terms = "aa",
     .combine = Monoid::sum, .mono = "..", .precision = Precision::low, .vjp = matmul_vjp, .saves = 3, .infer = infer_matmul, .evaluate = evaluate_matmul};
 // n batch, c input channels (of a group), o output channels, h w image, i j kernel, p q output image
@@ -265,5 +270,6 @@ constinit const OpDef conv2d_weight_grad{.name = "conv2d_weight_grad", .kind = K
       if (v.wants(0)) v.grad(0) = call(conv2d, {v.x(1), v.g(), Var()}, without_sizes(v.attrs));
       if (v.wants(1)) v.grad(1) = call(conv2d_input_grad, {v.x(0), v.g()}, with_sizes(v.x(1).meta().sizes, without_sizes(v.attrs)));
     }, .saves = 3, .infer = infer_from_sizes, .evaluate = evaluate_weight_grad};
+// clang-format on
 
 }  // namespace tenon::ir::ops

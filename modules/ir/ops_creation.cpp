@@ -103,7 +103,7 @@ void evaluate_randperm(Kernel const& kernel) {  // Fisher-Yates
   std::iota(order.begin(), order.end(), 0);
   for (std::int64_t i = n - 1; i > 0; --i)
     std::swap(order[static_cast<std::size_t>(i)],
-        order[static_cast<std::size_t>(base::uniform(stream.seed, stream.offset, static_cast<std::uint64_t>(i)) * static_cast<double>(i + 1))]);
+              order[static_cast<std::size_t>(base::uniform(stream.seed, stream.offset, static_cast<std::uint64_t>(i)) * static_cast<double>(i + 1))]);
   for (std::int64_t i = 0; i < n; ++i) kernel.out[0].set_whole(i, order[static_cast<std::size_t>(i)]);
 }
 std::string sized_equation(Attrs const& attrs, std::span<Meta const* const>) {
@@ -119,6 +119,7 @@ std::string random_equation(Attrs const& attrs, std::span<Meta const* const>) { 
 }
 }  // namespace
 
+// clang-format off
 constinit const OpDef full{.name = "full", .kind = Kind::creation, .signature = "size[] size, float fill_value, *, dtype dtype=f32, device device=cpu",
     .equation = {.build = sized_equation}, .types = Types::custom, .source = "{a0}", .infer = infer_sized, .evaluate = evaluate_full};
 constinit const OpDef arange{.name = "arange", .kind = Kind::creation, .signature = "float start, float end, float step=1, *, dtype? dtype=None, device device=cpu",
@@ -142,5 +143,6 @@ constinit const OpDef randperm{.name = "randperm", .kind = Kind::random, .signat
       AttrReader reader{call.attrs, 3};
       call.out.push_back(contiguous_meta(DType::i64, reader.device(), Dims{call.attrs.ints[0]}));
     }, .evaluate = evaluate_randperm};
+// clang-format on
 
 }  // namespace tenon::ir::ops

@@ -7,8 +7,12 @@ namespace tenon::ir::ops {
 using base::DType;
 using base::fail;
 namespace {
-std::size_t axis_of(Kernel const& kernel, std::size_t rank) { return rank == 0 ? 0 : static_cast<std::size_t>(base::wrap_dim(kernel.op.name, kernel.attrs.ints[0].value, static_cast<int>(rank))); }
-std::size_t axis_of(Inference const& call, Meta const& x) { return x.rank() == 0 ? 0 : static_cast<std::size_t>(base::wrap_dim(call.op.name, call.attrs.ints[0].value, x.rank())); }
+std::size_t axis_of(Kernel const& kernel, std::size_t rank) {
+  return rank == 0 ? 0 : static_cast<std::size_t>(base::wrap_dim(kernel.op.name, kernel.attrs.ints[0].value, static_cast<int>(rank)));
+}
+std::size_t axis_of(Inference const& call, Meta const& x) {
+  return x.rank() == 0 ? 0 : static_cast<std::size_t>(base::wrap_dim(call.op.name, call.attrs.ints[0].value, x.rank()));
+}
 void need_index(Inference const& call, Meta const& index) {
   if (index.dtype != DType::i64 && index.dtype != DType::i32) fail("{}: the index must be i64 or i32, not {}", call.op.name, base::info(index.dtype).name);
 }
@@ -16,7 +20,9 @@ std::int64_t checked(Kernel const& kernel, std::int64_t index, std::int64_t size
   if (index < 0 || index >= size) fail("{}: index {} is out of range for size {}", kernel.op.name, index, size);
   return index;
 }
-void copy_element(Strided const& to, std::int64_t at, Strided const& from, std::int64_t offset) { std::memcpy(to.at(at), from.at(offset), static_cast<std::size_t>(base::bytes_of(to.dtype))); }
+void copy_element(Strided const& to, std::int64_t at, Strided const& from, std::int64_t offset) {
+  std::memcpy(to.at(at), from.at(offset), static_cast<std::size_t>(base::bytes_of(to.dtype)));
+}
 void add_into(Strided const& y, std::int64_t at, Strided const& x, std::int64_t from) {
   if (base::is_real(y.dtype))
     y.set(at, y.real(at) + x.real(from));
@@ -62,7 +68,8 @@ void infer_gather(Inference& call) {
   if (x.rank() != index.rank() && x.rank() != 0 && index.rank() != 0) fail("{}: ranks differ: {} and {}", call.op.name, to_string(x), to_string(index));
   auto const axis = axis_of(call, x);
   for (std::size_t d = 0; d < index.sizes.size() && x.rank() > 0; ++d)
-    if (d != axis && !less_equal(index.sizes[d], x.sizes[d])) fail("{}: index size {} exceeds {} at dim {}", call.op.name, index.sizes[d].value, x.sizes[d].value, d);
+    if (d != axis && !less_equal(index.sizes[d], x.sizes[d]))
+      fail("{}: index size {} exceeds {} at dim {}", call.op.name, index.sizes[d].value, x.sizes[d].value, d);
   call.out.push_back(contiguous_meta(x.dtype, x.device, index.sizes));
 }
 template <class F>
@@ -71,7 +78,8 @@ void pairs(Kernel const& kernel, Strided const& x, Strided const& index, Strided
   base::Shape strides = x.sizes.empty() ? base::Shape(index.sizes.size(), 0) : x.strides;
   std::int64_t const size = x.sizes.empty() ? 1 : x.sizes[axis], stride = x.sizes.empty() ? 0 : x.strides[axis];
   if (axis < strides.size()) strides[axis] = 0;
-  walk<3>(index.sizes, {&index.strides, &strides, &other.strides}, [&](auto const& at) { f(at[1] + checked(kernel, index.whole(at[0]), size) * stride, at[2]); });
+  walk<3>(index.sizes, {&index.strides, &strides, &other.strides},
+          [&](auto const& at) { f(at[1] + checked(kernel, index.whole(at[0]), size) * stride, at[2]); });
 }
 void evaluate_gather(Kernel const& kernel) {
   pairs(kernel, kernel.in[0], kernel.in[1], kernel.out[0], [&](auto from, auto to) { copy_element(kernel.out[0], to, kernel.in[0], from); });
@@ -80,7 +88,8 @@ void infer_scatter_add(Inference& call) {
   auto const &x = call.x(0), &index = call.x(1), &source = call.x(2);
   need_index(call, index);
   if (x.dtype != source.dtype) fail("scatter_add: dtypes differ: {} and {}", base::info(x.dtype).name, base::info(source.dtype).name);
-  if (x.rank() != index.rank() || x.rank() != source.rank()) fail("scatter_add: ranks differ: {}, {} and {}", to_string(x), to_string(index), to_string(source));
+  if (x.rank() != index.rank() || x.rank() != source.rank())
+    fail("scatter_add: ranks differ: {}, {} and {}", to_string(x), to_string(index), to_string(source));
   auto const axis = axis_of(call, x);
   for (std::size_t d = 0; d < x.sizes.size(); ++d)
     if (!less_equal(index.sizes[d], source.sizes[d]) || (d != axis && !less_equal(index.sizes[d], x.sizes[d])))
@@ -107,7 +116,8 @@ void infer_index_select(Inference& call) {
   call.out.push_back(contiguous_meta(x.dtype, x.device, with_size(x, axis_of(call, x), index.rank() ? index.sizes[0] : Dim(1))));
 }
 template <class F>
-void slices(Kernel const& kernel, Strided const& x, Strided const& index, Strided const& other, F f) {  // f(offset in x, offset in other) for other[.., i, ..] and x[.., index[i], ..]
+void slices(Kernel const& kernel, Strided const& x, Strided const& index, Strided const& other,
+            F f) {  // f(offset in x, offset in other) for other[.., i, ..] and x[.., index[i], ..]
   std::size_t const axis = axis_of(kernel, x.sizes.size());
   if (x.sizes.empty()) return f(std::int64_t{0}, std::int64_t{0});
   base::Shape outer = x.sizes;
@@ -234,6 +244,7 @@ std::string triangle_equation(Attrs const&, std::span<Meta const* const> in) {
 }
 }  // namespace
 
+// clang-format off
 constinit const OpDef embedding{.name = "embedding", .kind = Kind::gather, .signature = "Tensor weight, Tensor input",
     .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) {
       auto const index = letters(in[1]->rank(), 2);
@@ -320,5 +331,6 @@ constinit const OpDef tril{.name = "tril", .kind = Kind::gather, .signature = "T
     .copy = true, .types = Types::first, .vjp = [](Vjp& v) { v.grad(0) = call(tril, {v.g()}, v.attrs); }, .infer = infer_triangle, .evaluate = evaluate_triangle<false>};
 constinit const OpDef triu{.name = "triu", .kind = Kind::gather, .signature = "Tensor input, int diagonal=0", .equation = {.build = triangle_equation}, .terms = "a", .mono = "+",
     .copy = true, .types = Types::first, .vjp = [](Vjp& v) { v.grad(0) = call(triu, {v.g()}, v.attrs); }, .infer = infer_triangle, .evaluate = evaluate_triangle<true>};
+// clang-format on
 
 }  // namespace tenon::ir::ops

@@ -19,6 +19,7 @@ Var choose(Var condition, Var yes, Var no) { return call(where, {condition, yes,
 Var zero_gradient(Vjp& v) { return v.g() * 0.0; }
 }  // namespace
 
+// clang-format off
 constinit const OpDef neg{.name = "neg", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "a", .mono = "-",
     .element = {[](R x, R) { return -x[0]; }, [](W x, R) { return static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(x[0])); }}, .source = "-{0}",
     .vjp = [](Vjp& v) { v.grad(0) = -v.g(); }};
@@ -120,5 +121,6 @@ constinit const OpDef to{.name = "to", .kind = Kind::pointwise, .signature = "Te
     .infer = [](Inference& call) { call.out.push_back(contiguous_meta(AttrReader{call.attrs}.dtype(), call.x().device, call.x().sizes)); }};
 constinit const OpDef clone{.name = "clone", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "a", .mono = "+", .copy = true,
     .element = {[](R x, R) { return x[0]; }, identity}, .source = "{0}", .vjp = [](Vjp& v) { v.grad(0) = v.g(); }};
+// clang-format on
 
 }  // namespace tenon::ir::ops

@@ -241,7 +241,8 @@ bool select_geometry(View& view) {
   if (rank == 0) fail("select: a 0-d tensor has no dim to select from");
   auto const d = place("select", reader.number(), rank);
   Dim index = reader.number();
-  if (!less_equal(Dim(0) - view.sizes[d], index) || !less(index, view.sizes[d])) fail("select: index {} is out of range for dim {} of size {}", index.value, d, view.sizes[d].value);
+  if (!less_equal(Dim(0) - view.sizes[d], index) || !less(index, view.sizes[d]))
+    fail("select: index {} is out of range for dim {} of size {}", index.value, d, view.sizes[d].value);
   if (index.value < 0) index = index + view.sizes[d];
   view.offset = view.offset + index * view.strides[d];
   Dims sizes, strides;
@@ -278,6 +279,7 @@ Attrs slice_grad_attrs(Dims const& sizes, Dim dim, Dim start, Dim end, Dim step)
 void to_parent_sizes(Vjp& v) { v.grad(0) = call(reshape, {v.g()}, Attrs{}.with(v.x().meta().sizes)); }
 }  // namespace
 
+// clang-format off
 constinit const OpDef reshape{.name = "reshape", .kind = Kind::view, .signature = "Tensor input, size[] shape", .equation = {.build = reshape_equation}, .terms = "a",
     .mono = "+", .copy = true, .types = Types::first, .cost = 0, .source = "{0}", .vjp = to_parent_sizes, .geometry = reshape_geometry};
 constinit const OpDef permute{.name = "permute", .kind = Kind::view, .signature = "Tensor input, int[] dims", .equation = {.build = reorder_equation<permutation>}, .terms = "a",
@@ -336,5 +338,6 @@ constinit const OpDef slice_grad{.name = "slice_grad", .kind = Kind::gather, .si
       AttrReader reader{call.attrs};
       call.out.push_back(contiguous_meta(call.x().dtype, call.x().device, Dims(reader.list())));
     }, .evaluate = evaluate_slice_grad};
+// clang-format on
 
 }  // namespace tenon::ir::ops

@@ -73,7 +73,8 @@ double area(Pool const& pool) { return static_cast<double>(pool.kernel[0] * pool
 
 void evaluate_max(Kernel const& kernel) {
   AttrReader reader{kernel.attrs};
-  windows(kernel.in[0], kernel.out[0], pool_of(reader, kernel.op.name), [&](std::int64_t to, auto window) { kernel.out[0].set(to, largest(kernel.in[0], window).second); });
+  windows(kernel.in[0], kernel.out[0], pool_of(reader, kernel.op.name),
+          [&](std::int64_t to, auto window) { kernel.out[0].set(to, largest(kernel.in[0], window).second); });
 }
 void evaluate_avg(Kernel const& kernel) {  // padding counts as zeros
   AttrReader reader{kernel.attrs};
@@ -106,12 +107,15 @@ void evaluate_max_grad(Kernel const& kernel) {
   });
 }
 void evaluate_avg_grad(Kernel const& kernel) {
-  scatter_windows(kernel, [](double g, auto window, Pool const& pool, auto& sums) { window([&](std::int64_t at) { sums[static_cast<std::size_t>(at)] += g / area(pool); }); });
+  scatter_windows(kernel, [](double g, auto window, Pool const& pool, auto& sums) {
+    window([&](std::int64_t at) { sums[static_cast<std::size_t>(at)] += g / area(pool); });
+  });
 }
 std::string pool_equation(Attrs const&, std::span<Meta const* const> in) { return in[0]->rank() == 4 ? "nch!w!->ncp!q!" : "ch!w!->cp!q!"; }
 std::string pool_grad_equation(Attrs const&, std::span<Meta const* const> in) { return in[0]->rank() == 4 ? "ncp!q!,nch!w!->nch!w!" : "cp!q!,ch!w!->ch!w!"; }
 }  // namespace
 
+// clang-format off
 constinit const OpDef max_pool2d{.name = "max_pool2d", .kind = Kind::reduction, .signature = "Tensor input, int[] kernel_size, int[] stride=[], int[] padding=[0]",
     .equation = {.build = pool_equation}, .terms = "-", .mono = "+", .types = Types::first, .vjp = [](Vjp& v) { v.grad(0) = call(max_pool2d_grad, {v.g(), v.x()}, v.attrs); },
     .saves = 1, .infer = infer_pool, .evaluate = evaluate_max};
@@ -127,5 +131,6 @@ constinit const OpDef avg_pool2d_grad{.name = "avg_pool2d_grad", .kind = Kind::r
     .vjp = [](Vjp& v) {
       if (v.wants(0)) v.grad(0) = call(avg_pool2d, {v.g()}, v.attrs);
     }, .infer = infer_pool_grad, .evaluate = evaluate_avg_grad};
+// clang-format on
 
 }  // namespace tenon::ir::ops

@@ -33,10 +33,14 @@ std::int64_t times(std::int64_t a, std::int64_t b) {
 }
 bool holds(std::int64_t a, Relation relation, std::int64_t b) {
   switch (relation) {
-    case Relation::equal: return a == b;
-    case Relation::unequal: return a != b;
-    case Relation::less: return a < b;
-    case Relation::less_equal: return a <= b;
+    case Relation::equal:
+      return a == b;
+    case Relation::unequal:
+      return a != b;
+    case Relation::less:
+      return a < b;
+    case Relation::less_equal:
+      return a <= b;
   }
   return false;
 }
@@ -70,7 +74,7 @@ struct Symbols::Table {
   std::vector<Expression> expressions;
   std::vector<std::int32_t> symbols;  // symbol number → expression
   std::vector<std::string> names;
-  std::array<int, 3> counts{};        // of s, i, r
+  std::array<int, 3> counts{};  // of s, i, r
 
   Expression const& at(Dim dim) const { return expressions[static_cast<std::size_t>(dim.node)]; }
   Dim own(Dim dim) const { return dim.owner == id && dim.node >= 0 ? dim : Dim(dim.value); }
@@ -257,9 +261,12 @@ std::int64_t Symbols::evaluate(Dim dim, Bindings const& bindings) const {
       auto const number = static_cast<std::size_t>(e.symbol);
       return number < bindings.whole.size() ? bindings.whole[number] : e.hint;
     }
-    case Form::floordiv: return floor_divide(evaluate(e.a, bindings), evaluate(e.b, bindings));
-    case Form::modulo: return floor_modulo(evaluate(e.a, bindings), evaluate(e.b, bindings));
-    case Form::polynomial: break;
+    case Form::floordiv:
+      return floor_divide(evaluate(e.a, bindings), evaluate(e.b, bindings));
+    case Form::modulo:
+      return floor_modulo(evaluate(e.a, bindings), evaluate(e.b, bindings));
+    case Form::polynomial:
+      break;
   }
   std::int64_t sum = 0;
   for (auto const& term : e.terms) {
@@ -280,12 +287,17 @@ Scalar Symbols::evaluate(Scalar scalar, Bindings const& bindings) const {
 std::string Symbols::to_string(Dim dim) const { return table_->text(dim, false); }
 std::string Symbols::to_string(Scalar const& scalar) const {
   if (scalar.node >= 0 && scalar.owner == table_->id)
-    return scalar.kind == ScalarKind::real ? table_->names[static_cast<std::size_t>(symbol_number(scalar))] : to_string(Dim{scalar.whole, scalar.node, scalar.owner});
+    return scalar.kind == ScalarKind::real ? table_->names[static_cast<std::size_t>(symbol_number(scalar))]
+                                           : to_string(Dim{scalar.whole, scalar.node, scalar.owner});
   switch (scalar.kind) {
-    case ScalarKind::none: return "none";
-    case ScalarKind::boolean: return scalar.whole ? "true" : "false";
-    case ScalarKind::whole: return std::to_string(scalar.whole);
-    case ScalarKind::real: break;
+    case ScalarKind::none:
+      return "none";
+    case ScalarKind::boolean:
+      return scalar.whole ? "true" : "false";
+    case ScalarKind::whole:
+      return std::to_string(scalar.whole);
+    case ScalarKind::real:
+      break;
   }
   auto text = std::format("{}", scalar.real);
   return text.find_first_of(".einf") == std::string::npos ? text + ".0" : text;

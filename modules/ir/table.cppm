@@ -13,6 +13,7 @@ OpDef const* find_op(std::string_view name);
 
 export namespace tenon::ir::ops {
 
+// clang-format off
 // ops_pointwise.cpp
 extern const OpDef neg, abs, exp, expm1, log, log1p, log2, sqrt, rsqrt, reciprocal, sin, cos, tanh, sigmoid, relu, erf, sign, floor, ceil, round, trunc, square, gelu, silu,
     softplus, leaky_relu, isnan, logical_not, to, clone;
@@ -33,5 +34,6 @@ extern const OpDef full, arange, rand, randn, randint, randperm;
 // ops_composite.cpp
 extern const OpDef linear, mm, bmm, addmm, softmax, log_softmax, logsumexp, var, stddev, layer_norm, rms_norm, batch_norm, cross_entropy, nll_loss, mse_loss, dropout, stack, flatten,
     scaled_dot_product_attention;
+// clang-format on
 
 }  // namespace tenon::ir::ops
