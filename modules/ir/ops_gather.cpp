@@ -14,7 +14,9 @@ std::size_t axis_of(Inference const& call, Meta const& x) {
   return x.rank() == 0 ? 0 : static_cast<std::size_t>(base::wrap_dim(call.op.name, call.attrs.ints[0].value, x.rank()));
 }
 void need_index(Inference const& call, Meta const& index) {
-  if (index.dtype != DType::i64 && index.dtype != DType::i32) fail("{}: the index must be i64 or i32, not {}", call.op.name, base::info(index.dtype).name);
+  bool const empty = product(index.sizes).value == 0;  // may have any dtype, as in PyTorch
+  if (index.dtype != DType::i64 && index.dtype != DType::i32 && !empty)
+    fail("{}: the index must be i64 or i32, not {}", call.op.name, base::info(index.dtype).name);
 }
 std::int64_t checked(Kernel const& kernel, std::int64_t index, std::int64_t size) {
   if (index < 0 || index >= size) fail("{}: index {} is out of range for size {}", kernel.op.name, index, size);
