@@ -26,7 +26,6 @@ double floor_mod(double a, double b) {
 double nan_or(double a, double b, double chosen) { return a != a ? a : b != b ? b : chosen; }
 Var alpha(Vjp& v) { return {nullptr, Input{-1, v.attrs.nums[0]}}; }
 bool is_one(Scalar s) { return s.node < 0 && s.real == 1; }
-Var choose(Var condition, Var yes, Var no) { return call(where, {condition, yes, no}); }
 // The larger (or smaller) operand takes the gradient; equal ones share it.
 void share(Vjp& v, OpDef const& wins) {
   for (int k = 0; k < 2; ++k)
@@ -156,8 +155,8 @@ constinit const OpDef clamp{.name = "clamp", .kind = Kind::pointwise, .signature
     .source = "({0} < {a0} ? {a0} : {0} > {a1} ? {a1} : {0})",
     .vjp = [](Vjp& v) {
       v.grad(0) = v.g();
-      if (v.attrs.nums[0].kind != ScalarKind::none) v.grad(0) = choose(call(ge, {v.x(), Var(nullptr, Input{-1, v.attrs.nums[0]})}), v.grad(0), 0.0);
-      if (v.attrs.nums[1].kind != ScalarKind::none) v.grad(0) = choose(call(le, {v.x(), Var(nullptr, Input{-1, v.attrs.nums[1]})}), v.grad(0), 0.0);
+      if (v.attrs.nums[0].kind != ScalarKind::none) v.grad(0) = choose(call(ge, {v.x(), num(v.attrs.nums[0])}), v.grad(0), 0.0);
+      if (v.attrs.nums[1].kind != ScalarKind::none) v.grad(0) = choose(call(le, {v.x(), num(v.attrs.nums[1])}), v.grad(0), 0.0);
     }, .saves = 1};
 constinit const OpDef lerp{.name = "lerp", .kind = Kind::pointwise, .signature = "Tensor input, Tensor end, Tensor weight", .terms = "ab-", .mono = "...",
     .element = {[](R x, R) { return x[2] < 0.5 ? x[0] + x[2] * (x[1] - x[0]) : x[1] - (x[1] - x[0]) * (1 - x[2]); }}, .source = "({0} + {2} * ({1} - {0}))",

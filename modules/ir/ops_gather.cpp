@@ -156,18 +156,15 @@ void evaluate_index_add(Kernel const& kernel) {
       y.set_whole(to, y.whole(to) + static_cast<std::int64_t>(alpha.real) * kernel.in[2].whole(from));
   });
 }
-std::string slices_equation(Attrs const& attrs, Meta const& x, bool transposed) {
+std::string slices_equation(Attrs const& attrs, Meta const& x, Meta const& index, bool transposed) {
+  std::string const one = letters(1, x.rank()), mark = transposed ? "!" : "", picks = index.rank() ? one + (x.rank() ? mark : "!") : "";
   auto wide = letters(x.rank()), narrow = wide;
-  if (x.rank() == 0) return transposed ? ",a!,->" : ",a!->";
-  auto const d = static_cast<std::size_t>(base::wrap_dim("equation", attrs.ints[0].value, x.rank()));
-  narrow[d] = letters(1, x.rank())[0];
-  std::string const index(1, narrow[d]);
-  if (transposed) {
-    wide.insert(d + 1, "!"), narrow.insert(d + 1, "!");
-    return wide + "," + index + "!," + narrow + "->" + wide;
+  if (x.rank() > 0) {
+    auto const d = static_cast<std::size_t>(base::wrap_dim("equation", attrs.ints[0].value, x.rank()));
+    narrow.replace(d, 1, index.rank() ? one + mark : "1");  // an index without dims picks one slice
+    wide.insert(d + 1, transposed ? "!" : "?");
   }
-  wide.insert(d + 1, "?");
-  return wide + "," + index + "->" + narrow;
+  return wide + "," + picks + (transposed ? "," + narrow + "->" + wide : "->" + narrow);
 }
 
 void infer_cat(Inference& call) {
@@ -302,18 +299,18 @@ constinit const OpDef scatter_add{.name = "scatter_add", .kind = Kind::gather, .
       v.grad(2) = g;
     }, .saves = 2, .infer = infer_scatter_add, .evaluate = evaluate_scatter_add};
 constinit const OpDef index_select{.name = "index_select", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index",
-    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return slices_equation(attrs, *in[0], false); }}, .terms = "a-", .mono = "+.", .copy = true,
+    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return slices_equation(attrs, *in[0], *in[1], false); }}, .terms = "a-", .mono = "+.", .copy = true,
     .types = Types::first,
     .vjp = [](Vjp& v) {
       Attrs attrs = v.attrs;
       v.grad(0) = call(index_add, {zeros_like(v.x(0)), v.x(1), v.g()}, attrs.with_num(1.0));
     }, .saves = 2, .infer = infer_index_select, .evaluate = evaluate_index_select};
 constinit const OpDef index_add{.name = "index_add", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index, Tensor source, *, float alpha=1",
-    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return slices_equation(attrs, *in[0], true); }}, .terms = "a-b", .mono = "+.+",
+    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return slices_equation(attrs, *in[0], *in[1], true); }}, .terms = "a-b", .mono = "+.+",
     .types = Types::first,
     .vjp = [](Vjp& v) {
       v.grad(0) = v.g();
-      if (v.wants(2)) v.grad(2) = call(index_select, {v.g(), v.x(1)}, Attrs{}.with(v.attrs.ints[0])) * Var(nullptr, Input{-1, v.attrs.nums[0]});
+      if (v.wants(2)) v.grad(2) = call(index_select, {v.g(), v.x(1)}, Attrs{}.with(v.attrs.ints[0])) * num(v.attrs.nums[0]);
     }, .saves = 2, .infer = infer_index_add, .evaluate = evaluate_index_add};
 constinit const OpDef cat{.name = "cat", .kind = Kind::gather, .signature = "Tensor[] tensors, int dim=0",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {

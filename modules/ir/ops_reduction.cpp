@@ -126,7 +126,6 @@ Var spread(Vjp& v, Var g) {
   if (!how.keep) g = call(reshape, {g}, Attrs{}.with(reduced_sizes(x, how, true)));
   return call(expand, {g}, Attrs{}.with(x.sizes));
 }
-Var choose(Var condition, Var yes, Var no) { return call(where, {condition, yes, no}); }
 Attrs reduce_attrs(Vjp& v, bool with_dtype) {
   AttrReader reader{v.attrs};
   Attrs attrs = Attrs{}.with(reader.list()).with(Dim(true));

@@ -81,13 +81,23 @@ bool reshape_geometry(View& view) {
   view.strides = strides;
   return true;
 }
-std::string reshape_equation(Attrs const& attrs, std::span<Meta const* const> in) {
-  AttrReader reader{attrs};
-  auto const to = values(target_sizes(reader.list(), in[0]->sizes)), from = values(in[0]->sizes);
+Dims flattened(Attrs const& attrs, Dims const& from) {
+  int const rank = std::max(static_cast<int>(from.size()), 1);
+  auto const first = place("flatten", attrs.ints[0], rank), last = place("flatten", attrs.ints[1], rank);
+  if (first > last) fail("flatten: start_dim {} lies behind end_dim {}", first, last);
+  if (from.empty()) return Dims{Dim(1)};
+  Dims to(std::span<Dim const>(from).first(first));
+  to.push_back(product(std::span<Dim const>(from).subspan(first, last - first + 1)));
+  for (std::size_t d = last + 1; d < from.size(); ++d) to.push_back(from[d]);
+  return to;
+}
+// The equation of the same elements in other sizes: the smallest groups of dims with equal products on both sides.
+std::string regroup(Dims const& from_sizes, Dims const& to_sizes) {
+  auto const from = values(from_sizes), to = values(to_sizes);
   std::string left, right;
   int next = 0;
   std::size_t i = 0, j = 0;
-  while (i < from.size() || j < to.size()) {  // the smallest groups of dims with equal products on both sides
+  while (i < from.size() || j < to.size()) {
     std::size_t const a = i, b = j;
     std::int64_t product_from = i < from.size() ? from[i++] : 1, product_to = j < to.size() ? to[j++] : 1;
     while (product_from != product_to)
@@ -113,6 +123,10 @@ std::string reshape_equation(Attrs const& attrs, std::span<Meta const* const> in
     }
   }
   return left + "->" + right;
+}
+std::string reshape_equation(Attrs const& attrs, std::span<Meta const* const> in) {
+  AttrReader reader{attrs};
+  return regroup(in[0]->sizes, target_sizes(reader.list(), in[0]->sizes));
 }
 
 std::vector<std::size_t> permutation(Attrs const& attrs, int rank) {
@@ -208,12 +222,13 @@ bool squeeze_geometry(View& view) {
   return true;
 }
 std::string squeeze_equation(Attrs const& attrs, std::span<Meta const* const> in) {
-  auto const mask = squeezed(attrs, in[0]->sizes);
-  auto const all = letters(in[0]->rank());
+  AttrReader reader{attrs};
+  auto const named = dim_mask("squeeze", reader.list(), in[0]->rank()), dropped = squeezed(attrs, in[0]->sizes);
   std::string from, to;
-  for (std::size_t d = 0; d < all.size(); ++d) {
-    from += mask[d] ? '1' : all[d];
-    if (!mask[d]) to += all[d];
+  for (std::size_t d = 0; d < named.size(); ++d) {  // a named dim that stays must stay whole: a part of size 1 would be dropped
+    auto const name = letters(1, static_cast<int>(d)) + (named[d] ? "!" : "");
+    from += dropped[d] ? "1" : name;
+    if (!dropped[d]) to += name;
   }
   return from + "->" + to;
 }
@@ -338,6 +353,10 @@ constinit const OpDef slice_grad{.name = "slice_grad", .kind = Kind::gather, .si
       AttrReader reader{call.attrs};
       call.out.push_back(contiguous_meta(call.x().dtype, call.x().device, Dims(reader.list())));
     }, .evaluate = evaluate_slice_grad};
+constinit const OpDef flatten{.name = "flatten", .kind = Kind::view, .signature = "Tensor input, int start_dim=0, int end_dim=-1",
+    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return regroup(in[0]->sizes, flattened(attrs, in[0]->sizes)); }}, .terms = "a", .mono = "+",
+    .copy = true, .types = Types::first, .cost = 0, .source = "{0}",
+    .decompose = [](Body& b) { b.out.push_back(call(reshape, {b.x()}, Attrs{}.with(flattened(b.attrs, b.x().meta().sizes)))); }};
 // clang-format on
 
 }  // namespace tenon::ir::ops

@@ -26,6 +26,17 @@ namespace {
 Attrs const one_alpha = Attrs{}.with_num(1.0);
 }
 
+Var num(Scalar number) { return {nullptr, Input{-1, number}}; }
+Var choose(Var condition, Var yes, Var no) { return call(ops::where, {condition, yes, no}); }
+Var cast(Var x, base::DType type) { return x.meta().dtype == type ? x : call(ops::to, {x}, Attrs{}.with(type)); }
+Var widened(Var x) {
+  auto const type = x.meta().dtype;
+  return type == base::DType::f64 || type == base::DType::f32 ? x : cast(x, base::DType::f32);
+}
+Attrs over(std::span<Dim const> dims, bool keep) { return Attrs{}.with(dims).with(Dim(keep)); }
+Attrs summed(std::span<Dim const> dims, bool keep) { return over(dims, keep).with(Dim(absent)); }
+Attrs at_dim(std::int64_t dim) { return Attrs{}.with(Dim(dim)); }
+
 Var operator+(Var a, Var b) { return a.is_tensor() ? call(ops::add, {a, b}, one_alpha) : call(ops::add, {b, a}, one_alpha); }
 Var operator-(Var a, Var b) { return call(ops::sub, {a, b}, one_alpha); }
 Var operator*(Var a, Var b) { return a.is_tensor() ? call(ops::mul, {a, b}) : call(ops::mul, {b, a}); }
