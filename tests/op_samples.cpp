@@ -169,9 +169,12 @@ constexpr std::string_view table[] = {
     "max_pool2d(f64[2, 3, 5, 4], kernel_size=[2])",
     "max_pool2d(f64[3, 5, 6], kernel_size=[3, 2], stride=[2, 1], padding=[1, 0])",
     "max_pool2d_grad(f64[2, 2, 2], f64[2, 4, 5], kernel_size=[2])",
+    "max_pool2d(f64[1, 6, 7], kernel_size=[2], stride=[2], dilation=[2], ceil_mode=true)",
     "avg_pool2d(f64[2, 3, 5, 4], kernel_size=[2])",
+    "avg_pool2d(f64[1, 6, 5], kernel_size=[3, 2], stride=[2], padding=[1], ceil_mode=true, count_include_pad=false)",
+    "avg_pool2d(f64[1, 4, 4], kernel_size=[2], divisor_override=3)",
     "avg_pool2d(f64[3, 5, 6], kernel_size=[3], stride=[2], padding=[1])",
-    "avg_pool2d_grad(f64[2, 2, 2], f64[2, 4, 5], kernel_size=[2])",
+    "avg_pool2d_grad(f64[2, 2, 2], sizes=[2, 4, 5], kernel_size=[2])",
     // views
     "reshape(f64[2, 3, 4], shape=[6, 4])",
     "reshape(f64[2, 6], shape=[2, 2, -1])",

@@ -90,6 +90,8 @@ void infer_randint(Inference& call) {
   AttrReader reader{call.attrs};
   auto const low = reader.number().value, high = reader.number().value;
   if (low >= high) fail("randint: low {} must be below high {}", low, high);
+  if (static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low) > (std::uint64_t{1} << 53))
+    fail("randint: {} to {} are more than 2^53 numbers", low, high);
   auto const sizes = checked_sizes("randint", reader.list());
   stream_of(reader);
   DType const dtype = reader.dtype();

@@ -258,7 +258,14 @@ constinit const OpDef embedding_grad{.name = "embedding_grad", .kind = Kind::gat
     }},
     .terms = "a-", .combine = Monoid::sum, .mono = "+.", .types = Types::first,
     .vjp = [](Vjp& v) { v.grad(0) = call(embedding, {v.g(), v.x(1)}); }, .saves = 2,
-    .infer = [](Inference& call) { call.out.push_back(contiguous_meta(call.x().dtype, call.x().device, Dims{call.attrs.ints[0], call.x().sizes[call.x().sizes.size() - 1]})); },
+    .infer = [](Inference& call) {
+      auto const &g = call.x(0), &index = call.x(1);
+      need_index(call, index);
+      bool fits = g.rank() == index.rank() + 1 && call.attrs.ints[0].value >= 0;
+      for (std::size_t d = 0; fits && d < index.sizes.size(); ++d) fits = same(g.sizes[d], index.sizes[d]);
+      if (!fits) fail("embedding_grad: a gradient {} does not fit indices {} into {} rows", to_string(g), to_string(index), call.attrs.ints[0].value);
+      call.out.push_back(contiguous_meta(g.dtype, g.device, Dims{call.attrs.ints[0], g.sizes[g.sizes.size() - 1]}));
+    },
     .evaluate = evaluate_embedding_grad};
 constinit const OpDef gather{.name = "gather", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {

@@ -275,13 +275,16 @@ std::string marked(Attrs const& attrs, std::span<Meta const* const> in, bool dro
 }
 
 // slice_grad(g, sizes, dim, start, end, step): zeros of `sizes` with g written where slice would read.
+Attrs slice_attrs(Attrs const& attrs) {  // without the sizes in front
+  Attrs rest;
+  AttrReader reader{attrs};
+  for (reader.list(); reader.at < attrs.ints.size();) rest.with(reader.number());
+  return rest;
+}
 void evaluate_slice_grad(Kernel const& kernel) {
   auto const& y = kernel.out[0];
-  AttrReader reader{kernel.attrs};
-  reader.list();
-  Attrs slice_attrs;
-  while (reader.at < kernel.attrs.ints.size()) slice_attrs.with(reader.number());
-  View view{slice_attrs, y.dtype, {}, {}, 0};
+  Attrs const window = slice_attrs(kernel.attrs);
+  View view{window, y.dtype, {}, {}, 0};
   for (auto size : y.sizes) view.sizes.push_back(size);
   for (auto stride : y.strides) view.strides.push_back(stride);
   slice_geometry(view);
@@ -343,15 +346,20 @@ constinit const OpDef slice_grad{.name = "slice_grad", .kind = Kind::gather, .si
     }},
     .terms = "a", .mono = "+", .copy = true, .types = Types::first,
     .vjp = [](Vjp& v) {
-      AttrReader reader{v.attrs};
-      reader.list();
-      Attrs attrs;
-      while (reader.at < v.attrs.ints.size()) attrs.with(reader.number());
-      v.grad(0) = call(slice, {v.g()}, attrs);
+      v.grad(0) = call(slice, {v.g()}, slice_attrs(v.attrs));
     },
     .infer = [](Inference& call) {
       AttrReader reader{call.attrs};
-      call.out.push_back(contiguous_meta(call.x().dtype, call.x().device, Dims(reader.list())));
+      auto const& g = call.x();
+      Dims const sizes(reader.list());
+      Meta const parent = contiguous_meta(g.dtype, g.device, sizes);
+      Attrs const window = slice_attrs(call.attrs);
+      View view{window, g.dtype, parent.sizes, parent.strides, 0};
+      slice_geometry(view);
+      bool fits = g.sizes.size() == sizes.size();
+      for (std::size_t d = 0; fits && d < sizes.size(); ++d) fits = same(g.sizes[d], view.sizes[d]);
+      if (!fits) fail("slice_grad: a gradient {} does not fit a slice of sizes {}", to_string(g), base::to_string(values(view.sizes)));
+      call.out.push_back(parent);
     }, .evaluate = evaluate_slice_grad};
 constinit const OpDef flatten{.name = "flatten", .kind = Kind::view, .signature = "Tensor input, int start_dim=0, int end_dim=-1",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return regroup(in[0]->sizes, flattened(attrs, in[0]->sizes)); }}, .terms = "a", .mono = "+",
