@@ -16,6 +16,7 @@ struct Parameter {
   std::string_view name;
   std::string_view fallback;  ///< the default's text; empty: required
   bool optional = false;
+  bool fixed = false;  ///< a float that decides more than elements: never a parameter of a capture
   std::vector<std::string_view> choices{};
 };
 /// A signature read once: operands first, attributes in storage order.

@@ -83,9 +83,10 @@ struct EquationRule {
 struct OpDef {
   std::string_view name;  ///< PyTorch's name
   Kind kind;
-  std::string_view signature;     ///< "Tensor input, int[] dim=[], bool keepdim=False"; `size` marks an int that may vary between calls
-  EquationRule equation{};        ///< empty: "..." for pointwise, nothing known otherwise
-  std::string_view terms{};       ///< per operand: '-' not linear in it; same letter multiplied, other letter added; "*": any number, all added
+  std::string_view signature;  ///< "Tensor input, int[] dim=[], bool keepdim=False"; `size` marks an int that may vary between calls, `fixed` a float that may
+                               ///< not, `size[]` the sizes of the result
+  EquationRule equation{};     ///< empty: "..." for pointwise, nothing known otherwise
+  std::string_view terms{};    ///< per operand: '-' not linear in it; same letter multiplied, other letter added; "*": any number, all added
   Monoid combine = Monoid::none;  ///< how a vanishing letter is combined
   std::string_view mono{};        ///< per operand: '+' rising, '-' falling, '.' neither
   bool copy = false;              ///< each output element is one input element or 0

@@ -12,12 +12,12 @@ void dropout_body(Body& body) {
   AttrReader reader{body.attrs};
   bool const training = reader.flag();
   Dim const seed = reader.number(), offset = reader.number();
-  double const p = body.attrs.nums[0].real;
+  double const p = pinned(body.attrs.nums[0]);
   if (!(p >= 0 && p <= 1)) fail("dropout: p must lie in [0, 1], not {}", p);
   auto const& meta = body.x().meta();
   if (!training) return void(body.out.push_back(call(clone, {body.x()})));
   Var const noise = create(*body.x().emit, rand, Attrs{}.with(meta.sizes).with(seed).with(offset).with(DType::f32).with(meta.device));
-  Var const kept = call(ge, {noise, num(body.attrs.nums[0])});
+  Var const kept = call(ge, {noise, p});
   body.out.push_back(p == 1 ? body.x() * 0.0 : choose(kept, body.x() * (1 / (1 - p)), 0.0));
 }
 
@@ -30,12 +30,12 @@ void attention_body(Body& body) {
   if (q.rank() < (grouped ? 3 : 2) || k.rank() != q.rank() || v.rank() != q.rank())
     fail("query, key and value need the same rank of at least {}: {}, {} and {}", grouped ? 3 : 2, to_string(q.meta()), to_string(k.meta()),
          to_string(v.meta()));
-  if (body.attrs.nums[0].real != 0)
-    fail("scaled_dot_product_attention: dropout_p must be 0 here, not {}: call dropout on the weights", body.attrs.nums[0].real);
+  if (double const p = pinned(body.attrs.nums[0]); p != 0)
+    fail("scaled_dot_product_attention: dropout_p must be 0 here, not {}: call dropout on the weights", p);
   if (causal && mask) fail("scaled_dot_product_attention: attn_mask and is_causal exclude each other");
   auto const repeated = [&](Var x) {
     Dim const heads = q.size(-3), own = x.size(-3);
-    if (own.value == 0 || !same(heads % own, 0)) fail("scaled_dot_product_attention: {} query heads do not divide into {} key heads", heads.value, own.value);
+    if (same(own, 0) || !same(heads % own, 0)) fail("scaled_dot_product_attention: {} query heads do not divide into {} key heads", heads.value, own.value);
     Dims wide = x.meta().sizes, flat = x.meta().sizes;
     Dims five(std::span<Dim const>(wide).first(wide.size() - 2));
     five.push_back(heads / own), five.push_back(x.size(-2)), five.push_back(x.size(-1));
@@ -102,7 +102,7 @@ constinit const OpDef addmm{.name = "addmm", .kind = Kind::contraction, .signatu
       Scalar const beta = b.attrs.nums[0];
       b.out.push_back(beta.node < 0 && beta.real == 0 ? product : product + times(b.x(0), beta));
     }};
-constinit const OpDef dropout{.name = "dropout", .kind = Kind::random, .signature = "Tensor input, float p=0.5, bool training=True, *, counter seed=0, counter offset=0",
+constinit const OpDef dropout{.name = "dropout", .kind = Kind::random, .signature = "Tensor input, fixed p=0.5, bool training=True, *, counter seed=0, counter offset=0",
     .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) {
       std::string marked;
       for (char c : letters(in[0]->rank())) marked += {c, '+'};
@@ -132,7 +132,7 @@ constinit const OpDef stack{.name = "stack", .kind = Kind::gather, .signature = 
     }};
 // b batch, h heads, q queries, k keys, d and v features
 constinit const OpDef scaled_dot_product_attention{.name = "scaled_dot_product_attention", .kind = Kind::contraction,
-    .signature = "Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False",
+    .signature = "Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, fixed dropout_p=0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
       bool const causal = attrs.ints[0].value != 0, grouped = attrs.ints[1].value != 0;
       int const batch = in[0]->rank() - 2;

@@ -14,8 +14,9 @@ std::size_t axis_of(Inference const& call, Meta const& x) {
   return x.rank() == 0 ? 0 : static_cast<std::size_t>(base::wrap_dim(call.op.name, call.attrs.ints[0].value, x.rank()));
 }
 void need_index(Inference const& call, Meta const& index) {
-  bool const empty = product(index.sizes).value == 0;  // may have any dtype, as in PyTorch
-  if (index.dtype != DType::i64 && index.dtype != DType::i32 && !empty)
+  bool const whole = index.dtype == DType::i64 || index.dtype == DType::i32;
+  if (!whole && !same(product(index.sizes), 0))  // an empty one may have any dtype, as in PyTorch
+
     fail("{}: the index must be i64 or i32, not {}", call.op.name, base::info(index.dtype).name);
 }
 std::int64_t checked(Kernel const& kernel, std::int64_t index, std::int64_t size) {
@@ -153,7 +154,8 @@ void evaluate_index_add(Kernel const& kernel) {
     if (base::is_real(y.dtype))
       y.set(to, y.real(to) + alpha.real * kernel.in[2].real(from));
     else
-      y.set_whole(to, y.whole(to) + static_cast<std::int64_t>(alpha.real) * kernel.in[2].whole(from));
+      y.set_whole(to, static_cast<std::int64_t>(static_cast<std::uint64_t>(y.whole(to)) +
+                                                static_cast<std::uint64_t>(base::truncate(alpha.real)) * static_cast<std::uint64_t>(kernel.in[2].whole(from))));
   });
 }
 std::string slices_equation(Attrs const& attrs, Meta const& x, Meta const& index, bool transposed) {
@@ -175,7 +177,7 @@ void infer_cat(Inference& call) {
   for (auto const* meta : call.in) {
     if (!meta) fail("cat: a number can't be concatenated");
     dtypes.push_back(meta->dtype), ranks.push_back(meta->rank());
-    bool const legacy = meta->rank() == 1 && meta->sizes[0].value == 0;  // an empty vector joins anything, as in PyTorch
+    bool const legacy = meta->rank() == 1 && same(meta->sizes[0], 0);  // an empty vector joins anything, as in PyTorch
     if (!first && !legacy) first = meta;
   }
   if (!first) first = call.in[0];
@@ -185,7 +187,7 @@ void infer_cat(Inference& call) {
   Dim total = 0;
   for (std::size_t k = 0; k < call.in.size(); ++k) {
     auto const& x = *call.in[k];
-    if (x.rank() == 1 && x.sizes[0].value == 0) continue;
+    if (x.rank() == 1 && same(x.sizes[0], 0)) continue;
     if (x.rank() != first->rank()) fail("cat: ranks differ: {} and {}", to_string(*first), to_string(x));
     for (std::size_t d = 0; d < sizes.size(); ++d)
       if (d != axis && !same(sizes[d], x.sizes[d])) fail("cat: sizes {} and {} differ at dim {} of operand {}", sizes[d].value, x.sizes[d].value, d, k);
@@ -261,7 +263,7 @@ constinit const OpDef embedding_grad{.name = "embedding_grad", .kind = Kind::gat
     .infer = [](Inference& call) {
       auto const &g = call.x(0), &index = call.x(1);
       need_index(call, index);
-      bool fits = g.rank() == index.rank() + 1 && call.attrs.ints[0].value >= 0;
+      bool fits = g.rank() == index.rank() + 1 && !less(call.attrs.ints[0], 0);
       for (std::size_t d = 0; fits && d < index.sizes.size(); ++d) fits = same(g.sizes[d], index.sizes[d]);
       if (!fits) fail("embedding_grad: a gradient {} does not fit indices {} into {} rows", to_string(g), to_string(index), call.attrs.ints[0].value);
       call.out.push_back(contiguous_meta(g.dtype, g.device, Dims{call.attrs.ints[0], g.sizes[g.sizes.size() - 1]}));

@@ -56,7 +56,7 @@ void cross_entropy_body(Body& body) {
   AttrReader reader{body.attrs};
   Dim const ignore = reader.number();
   auto const how = static_cast<Reduce>(reader.number().value);
-  double const smoothing = body.attrs.nums[0].real;
+  double const smoothing = pinned(body.attrs.nums[0]);
   auto const &x = body.x(0).meta(), &target = body.x(1).meta();
   if (!base::is_real(x.dtype) || x.rank() == 0) fail("the input must be floating with a dim of classes, not {}", to_string(x));
   bool const distribution = base::is_real(target.dtype);
@@ -93,7 +93,7 @@ std::string loss_equation(Attrs const& attrs, std::span<Meta const* const> in) {
 
 // clang-format off
 constinit const OpDef cross_entropy{.name = "cross_entropy", .kind = Kind::reduction,
-    .signature = "Tensor input, Tensor target, Tensor? weight=None, int ignore_index=-100, none|mean|sum reduction=mean, float label_smoothing=0", .equation = {.build = loss_equation},
+    .signature = "Tensor input, Tensor target, Tensor? weight=None, int ignore_index=-100, none|mean|sum reduction=mean, fixed label_smoothing=0", .equation = {.build = loss_equation},
     .terms = "---", .mono = "...", .precision = Precision::wide, .cost = 14, .decompose = cross_entropy_body};
 constinit const OpDef nll_loss{.name = "nll_loss", .kind = Kind::reduction,
     .signature = "Tensor input, Tensor target, Tensor? weight=None, int ignore_index=-100, none|mean|sum reduction=mean", .equation = {.build = loss_equation}, .terms = "---",

@@ -14,7 +14,7 @@ DType wish_or(AttrReader& reader, DType fallback) {
 
 // x - max(x) along dim, so that exp does not overflow; a row of -inf becomes NaN, as in PyTorch.
 Var shifted(Var x, std::span<Dim const> dims) {
-  if (product(x.meta().sizes).value == 0) return x;
+  if (same(product(x.meta().sizes), 0)) return x;
   return x - call(amax, {x}, over(dims, true));
 }
 Var softmax_body(Var x, Dim d) {
@@ -96,13 +96,13 @@ Var variance(Body& body) {
     Dim count = 1;
     for (std::size_t d = 0; d < mask.size(); ++d)
       if (mask[d]) count = count * x.meta().sizes[d];
-    Scalar const correction = body.attrs.nums[0];
+    double const correction = pinned(body.attrs.nums[0]);
     Var const total = call(sum, {centered * centered}, summed(dims, keep));
-    if (correction.real == std::floor(correction.real)) {
-      Dim const freedom = count - Dim(static_cast<std::int64_t>(correction.real));
+    if (correction == std::floor(correction)) {
+      Dim const freedom = count - Dim(base::truncate(correction));
       return less(Dim(0), freedom) ? total / Var(freedom) : total / Var(0.0);
     }
-    return total / Var(std::max(0.0, static_cast<double>(count.value) - correction.real));
+    return total / call(clamp, {lifted(Var(count), x) - correction}, Attrs{}.with_num(0.0).with_num(Scalar()));
   });
 }
 
@@ -158,9 +158,9 @@ constinit const OpDef logsumexp{.name = "logsumexp", .kind = Kind::reduction, .s
         return keep ? total : call(squeeze, {total}, Attrs{}.with(dims));
       }));
     }};
-constinit const OpDef var{.name = "var", .kind = Kind::reduction, .signature = "Tensor input, int[] dim=[], *, float correction=1, bool keepdim=False",
+constinit const OpDef var{.name = "var", .kind = Kind::reduction, .signature = "Tensor input, int[] dim=[], *, fixed correction=1, bool keepdim=False",
     .equation = {.build = statistic_equation}, .terms = "-", .mono = ".", .precision = Precision::wide, .cost = 4, .decompose = [](Body& b) { b.out.push_back(variance(b)); }};
-constinit const OpDef stddev{.name = "std", .kind = Kind::reduction, .signature = "Tensor input, int[] dim=[], *, float correction=1, bool keepdim=False",
+constinit const OpDef stddev{.name = "std", .kind = Kind::reduction, .signature = "Tensor input, int[] dim=[], *, fixed correction=1, bool keepdim=False",
     .equation = {.build = statistic_equation}, .terms = "-", .mono = ".", .precision = Precision::wide, .cost = 4,
     .decompose = [](Body& b) { b.out.push_back(call(sqrt, {variance(b)})); }};
 constinit const OpDef layer_norm{.name = "layer_norm", .kind = Kind::normalise,

@@ -50,7 +50,7 @@ void infer_reduce(Inference& call) {
     if (call.op.combine == Monoid::avg && !base::is_real(type)) fail("{}: needs a floating dtype, not {}", call.op.name, base::info(x.dtype).name);
   } else {
     for (std::size_t d = 0; d < x.sizes.size(); ++d)
-      if (how.mask[d] && x.sizes[d].value == 0)
+      if (how.mask[d] && same(x.sizes[d], 0))
         fail("{}: dim {} of {} is empty and has no {}", call.op.name, d, to_string(x), call.op.combine == Monoid::max ? "maximum" : "minimum");
   }
   call.out.push_back(contiguous_meta(type, x.device, reduced_sizes(x, how, how.keep)));
@@ -150,7 +150,7 @@ void infer_arg(Inference& call) {
     for (std::size_t d = 0; d < x.sizes.size(); ++d)
       if (d != axis)
         sizes.push_back(x.sizes[d]);
-      else if (x.sizes[d].value == 0)
+      else if (same(x.sizes[d], 0))
         fail("{}: dim {} of {} is empty", call.op.name, d, to_string(x));
       else if (keep)
         sizes.push_back(1);

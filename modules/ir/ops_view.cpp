@@ -20,17 +20,17 @@ Dims target_sizes(std::span<Dim const> wish, Dims const& from) {
   Dim known = 1;
   std::optional<std::size_t> open;
   for (std::size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d].value == -1) {
+    if (!less(sizes[d], 0)) {
+      known = known * sizes[d];
+    } else if (same(sizes[d], -1)) {
       if (open) fail("reshape: only one size can be -1, not those at {} and {}", *open, d);
       open = d;
-    } else if (sizes[d].value < 0) {
-      fail("reshape: size {} at {} is negative", sizes[d].value, d);
     } else {
-      known = known * sizes[d];
+      fail("reshape: size {} at {} is negative", sizes[d].value, d);
     }
   }
   if (open) {
-    if (known.value == 0) fail("reshape: the size at {} can't be told for 0 elements", *open);
+    if (same(known, 0)) fail("reshape: the size at {} can't be told for 0 elements", *open);
     if (!same(total % known, 0)) fail("reshape: {} elements do not fill a multiple of {}", total.value, known.value);
     sizes[*open] = total / known;
   } else if (!same(total, known)) {
@@ -47,9 +47,9 @@ bool reshape_geometry(View& view) {
     Dim count, stride;
   };
   std::vector<Run> runs;  // innermost first
-  bool const empty = product(view.sizes).value == 0;
+  bool const empty = same(product(view.sizes), 0);
   for (std::size_t d = view.sizes.size(); d-- > 0 && !empty;) {
-    if (view.sizes[d].value == 1) continue;
+    if (same(view.sizes[d], 1)) continue;
     if (!runs.empty() && same(view.strides[d], runs.back().count * runs.back().stride))
       runs.back().count = runs.back().count * view.sizes[d];
     else
@@ -66,7 +66,7 @@ bool reshape_geometry(View& view) {
   std::size_t run = 0;
   Dim left = runs.empty() ? Dim(1) : runs[0].count, stride = runs.empty() ? Dim(1) : runs[0].stride;
   for (std::size_t d = sizes.size(); d-- > 0;) {
-    if (sizes[d].value == 1) {
+    if (same(sizes[d], 1)) {
       strides[d] = d + 1 < sizes.size() ? strides[d + 1] * sizes[d + 1] : Dim(1);
       continue;
     }
@@ -171,9 +171,10 @@ bool expand_geometry(View& view) {
   for (std::size_t d = 0; d < wish.size(); ++d) {
     bool const fresh = d < lead;
     Dim const size = fresh ? Dim(1) : view.sizes[d - lead];
-    if (wish[d].value == -1 && !fresh) {
+    bool const negative = less(wish[d], 0);
+    if (negative && !fresh && same(wish[d], -1)) {
       sizes.push_back(size), strides.push_back(view.strides[d - lead]);
-    } else if (wish[d].value < 0) {
+    } else if (negative) {
       fail("expand: size {} of new dim {} is negative", wish[d].value, d);
     } else if (!fresh && same(size, wish[d])) {
       sizes.push_back(size), strides.push_back(view.strides[d - lead]);
@@ -236,15 +237,15 @@ std::string squeeze_equation(Attrs const& attrs, std::span<Meta const* const> in
 // start and end as PyTorch clamps them: negative ones count from the end.
 Dim clamped(Dim at, Dim size) {
   if (at.value == std::numeric_limits<std::int64_t>::max()) return size;
-  if (at.value < 0) at = at + size;
-  if (at.value < 0) return 0;
+  if (less(at, 0)) at = at + size;
+  if (less(at, 0)) return 0;
   return less(size, at) ? size : at;
 }
 bool slice_geometry(View& view) {
   AttrReader reader{view.attrs};
   auto const d = place("slice", reader.number(), static_cast<int>(view.sizes.size()));
   Dim const size = view.sizes[d], start = clamped(reader.number(), size), end = clamped(reader.number(), size), step = reader.number();
-  if (step.value < 1) fail("slice: step must be at least 1, not {}", step.value);
+  if (less(step, 1)) fail("slice: step must be at least 1, not {}", step.value);
   view.offset = view.offset + start * view.strides[d];
   view.sizes[d] = less(start, end) ? (step == Dim(1) ? end - start : (end - start + step - 1) / step) : Dim(0);
   view.strides[d] = view.strides[d] * step;
@@ -258,7 +259,7 @@ bool select_geometry(View& view) {
   Dim index = reader.number();
   if (!less_equal(Dim(0) - view.sizes[d], index) || !less(index, view.sizes[d]))
     fail("select: index {} is out of range for dim {} of size {}", index.value, d, view.sizes[d].value);
-  if (index.value < 0) index = index + view.sizes[d];
+  if (less(index, 0)) index = index + view.sizes[d];
   view.offset = view.offset + index * view.strides[d];
   Dims sizes, strides;
   for (std::size_t i = 0; i < view.sizes.size(); ++i)
@@ -333,10 +334,10 @@ constinit const OpDef select{.name = "select", .kind = Kind::view, .signature = 
     .equation = {.build = [](Attrs const& a, std::span<Meta const* const> in) { return marked(a, in, true); }}, .terms = "a", .mono = "+", .copy = true,
     .types = Types::first, .cost = 0, .source = "{0}",
     .vjp = [](Vjp& v) {
-      Dim const index = v.attrs.ints[1], end = index.value == -1 ? Dim(std::numeric_limits<std::int64_t>::max()) : index + 1;
-      Dim const dim = place("select", v.attrs.ints[0], v.x().rank());
+      Dim const dim = place("select", v.attrs.ints[0], v.x().rank()), size = v.x().size(static_cast<int>(dim.value));
+      Dim const index = less(v.attrs.ints[1], 0) ? v.attrs.ints[1] + size : v.attrs.ints[1];
       Var const g = call(unsqueeze, {v.g()}, Attrs{}.with(dim));
-      v.grad(0) = call(slice_grad, {g}, slice_grad_attrs(v.x().meta().sizes, dim, index, end, 1));
+      v.grad(0) = call(slice_grad, {g}, slice_grad_attrs(v.x().meta().sizes, dim, index, index + 1, 1));
     }, .geometry = select_geometry};
 constinit const OpDef slice_grad{.name = "slice_grad", .kind = Kind::gather, .signature = "Tensor grad, size[] sizes, int dim, size start, size end, size step",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {

@@ -126,8 +126,11 @@ struct Body {
 }  // namespace tenon::ir
 
 namespace tenon::ir {  // for the rows
-/// A number as an operand, and a where.
+/// A number as an operand; as a 0-d tensor of the dtype and device of `like`; its value in this run, which must then be its value in every run.
 Var num(Scalar number);
+Var lifted(Var number, Var like);
+double pinned(Scalar const& number);
+/// A where.
 Var choose(Var condition, Var yes, Var no);
 /// `x` as another dtype; small floats and whole numbers as f32.
 Var cast(Var x, base::DType type);

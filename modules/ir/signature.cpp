@@ -38,10 +38,19 @@ std::span<Dim const> AttrReader::list() {
 namespace {
 using Type = Parameter::Type;
 using NamedType = std::pair<std::string_view, Type>;
-constexpr std::array<NamedType, 12> types{
-    NamedType{"Tensor", Type::tensor}, {"Tensor[]", Type::tensors}, {"int", Type::whole},  {"size", Type::size},   {"int[]", Type::wholes},
-    {"size[]", Type::sizes},           {"bool", Type::flag},        {"float", Type::real}, {"dtype", Type::dtype}, {"str", Type::text},
-    {"counter", Type::counter},        {"device", Type::device}};
+constexpr std::array<NamedType, 13> types{NamedType{"Tensor", Type::tensor},
+                                          {"Tensor[]", Type::tensors},
+                                          {"int", Type::whole},
+                                          {"size", Type::size},
+                                          {"int[]", Type::wholes},
+                                          {"size[]", Type::sizes},
+                                          {"bool", Type::flag},
+                                          {"float", Type::real},
+                                          {"fixed", Type::real},
+                                          {"dtype", Type::dtype},
+                                          {"str", Type::text},
+                                          {"counter", Type::counter},
+                                          {"device", Type::device}};
 
 std::string_view trim(std::string_view text) {
   auto const first = text.find_first_not_of(' ');
@@ -88,6 +97,7 @@ Parameter parse_parameter(std::string_view part, OpDef const& op) {
   auto const found = std::ranges::find(types, type, &std::pair<std::string_view, Type>::first);
   ensure(found != types.end(), std::format("{}: unknown parameter type {}", op.name, type));
   parameter.type = found->second;
+  parameter.fixed = type == "fixed";
   return parameter;
 }
 }  // namespace

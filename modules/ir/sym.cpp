@@ -135,6 +135,24 @@ struct Symbols::Table {
     return a;
   }
 
+  // A bound that the expression never falls below, if one is known.
+  std::optional<std::int64_t> least(Dim dim) const {
+    if (dim.node < 0) return dim.value;
+    auto const& e = at(dim);
+    if (e.form == Form::symbol) return e.size ? std::optional<std::int64_t>(2) : std::nullopt;
+    if (e.form != Form::polynomial) return std::nullopt;
+    std::int64_t sum = 0;
+    for (auto const& term : e.terms) {
+      std::int64_t value = term.factor;
+      for (auto atom : term.atoms) {
+        auto const bound = least({0, atom, id});
+        if (!bound || *bound < 0 || __builtin_mul_overflow(value, *bound, &value)) return std::nullopt;
+      }
+      if ((term.factor < 0 && !term.atoms.empty()) || __builtin_add_overflow(sum, value, &sum)) return std::nullopt;
+    }
+    return sum;
+  }
+
   int new_symbol(char prefix, std::int64_t hint, std::string name = {}) {
     auto const which = static_cast<std::size_t>(prefix == 's' ? 0 : prefix == 'i' ? 1 : 2);
     if (name.empty()) name = std::format("{}{}", prefix, counts[which]);
@@ -237,10 +255,11 @@ bool Symbols::decide(Dim a, Relation relation, Dim b, base::At at) {
   bool const truth = holds(a.value, relation, b.value);
   if (a.node < 0 && b.node < 0) return truth;
   if (a == b) return truth;
-  // A bare size symbol is at least 2, so what separates it from 0 and 1 needs no guard.
-  auto const is_size = [&](Dim d) { return d.node >= 0 && table_->at(d).size; };
-  auto const below_two = [](Dim d) { return d.node < 0 && d.value < 2; };
-  if ((is_size(a) && below_two(b)) || (is_size(b) && below_two(a))) return truth;
+  // Size symbols are at least 2, so what separates their sums and products from a smaller constant needs no guard.
+  if (b.node < 0)
+    if (auto const least = table_->least(a); least && (relation == Relation::less ? *least >= b.value : *least > b.value)) return truth;
+  if (a.node < 0)
+    if (auto const least = table_->least(b); least && (relation == Relation::less_equal ? *least >= a.value : *least > a.value)) return truth;
   Constraint kept{a, b, relation, event, at};
   if (!truth) {
     kept.relation = opposite[static_cast<std::size_t>(relation)];
