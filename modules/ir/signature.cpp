@@ -220,7 +220,14 @@ std::string to_string(Meta const& meta, Symbols const* symbols) {
     return "[" + text + "]";
   };
   auto text = std::string(base::info(meta.dtype).name) + list(meta.sizes);
-  if (auto const strides = list(meta.strides); strides != list(contiguous_meta(meta.dtype, meta.device, meta.sizes).strides)) text += " strides " + strides;
+  bool plain = true, symbolic = false;  // row-major, and symbolic just where an inner size is
+  std::int64_t stride = 1;
+  for (std::size_t d = meta.sizes.size(); d-- > 0;) {
+    plain = plain && meta.strides[d].value == stride && (!symbols || (symbols->own(meta.strides[d]).node >= 0) == symbolic);
+    if (meta.sizes[d].value != 0) stride *= meta.sizes[d].value;
+    symbolic = symbolic || (symbols && symbols->own(meta.sizes[d]).node >= 0 && meta.sizes[d].value != 0);
+  }
+  if (!plain) text += " strides " + list(meta.strides);
   if (meta.device != base::Device{}) text += " on " + base::to_string(meta.device);
   return text;
 }

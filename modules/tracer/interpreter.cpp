@@ -18,7 +18,12 @@ struct Eager final : Interpreter {
     if (&op == &copy_row) {
       Impl& target = *call.operands[0].impl;
       check(call);
-      copy_elements(memory_of(*call.operands[1].impl), memory_of(target));
+      Impl const& source = *call.operands[1].impl;
+      // Overlapping memory is read whole before it is written.
+      bool const overlaps = source.storage == target.storage && (source.offset != target.offset || ir::values(source.meta->strides) != ir::values(target.meta->strides));
+      Tensor const copy = overlaps ? allocate(ir::contiguous_meta(source.meta->dtype, source.meta->device, source.meta->sizes)) : Tensor();
+      if (overlaps) copy_elements(memory_of(source), memory_of(*copy.impl()));
+      copy_elements(overlaps ? memory_of(*copy.impl()) : memory_of(source), memory_of(target));
       ++target.storage->version;
       results[0] = Tensor(Ref<Impl>(&target));
       return;
@@ -122,7 +127,9 @@ void run_body(Call const& call, int from, std::span<Tensor> results) {
 }
 
 std::optional<Tensor> view_of(Impl& parent, ir::OpDef const& op, ir::Attrs const& attrs) {
-  ir::View view{attrs, parent.meta->dtype, parent.meta->sizes, parent.meta->strides, 0};
+  ir::Attrs numbers = attrs;  // memory is about this run: no expressions
+  for (auto& number : numbers.ints) number = Dim(number.value);
+  ir::View view{numbers, parent.meta->dtype, parent.meta->sizes, parent.meta->strides, 0};
   if (!op.geometry(view)) return std::nullopt;
   auto meta = base::make_ref<ir::Meta>();
   meta->dtype = parent.meta->dtype;

@@ -104,17 +104,18 @@ void each_leaf(T& value, Path const& path, F& visit) {
   } else if constexpr (HasFields<V>) {
     V::fields(value, [&](std::string_view name, auto& member) { each_leaf(member, {&path, name}, visit); });
   } else if constexpr (requires { value.has_value(); *value; }) {
-    visit(path, std::string_view(value.has_value() ? "set" : "unset"));
+    std::string_view const state = value.has_value() ? "set" : "unset";
+    visit(path, state);
     if (value.has_value()) each_leaf(*value, path, visit);
   } else if constexpr (requires { typename V::mapped_type; value.begin(); }) {
     for (auto& [key, item] : value) {
       std::string const name = std::format("{}", key);
-      visit(path, std::string_view(name));
+      visit(path, name);
       each_leaf(item, {&path, name}, visit);
     }
   } else if constexpr (requires { value.begin(); value.end(); value.size(); }) {
     std::string const length = std::format("length {}", value.size());
-    visit(path, std::string_view(length));
+    visit(path, length);
     std::int64_t index = 0;
     for (auto& item : value) each_leaf(item, {&path, {}, index++}, visit);
   } else if constexpr (requires { std::tuple_size<V>::value; }) {

@@ -16,7 +16,10 @@ std::string differs(Event const& event, Call const& call) {
 
 bool Session::Data::bind_slot(std::int32_t index, Impl& impl) {
   auto const& slot = segment->slots[static_cast<std::size_t>(index)];
-  if (!slot.input) return false;
+  if (!slot.input || impl.storage->pending) {  // what this call itself makes is no input
+    reason = "another tensor of the stream stands where the recording met this one";
+    return false;
+  }
   auto const& guard = segment->guards.tensors[static_cast<std::size_t>(slot.guard)];
   bool const needs_grad = impl.requires_grad || impl.node;
   if (!guards::holds(guard, impl.meta, needs_grad, segment->graph.symbols, frame.bindings)) {
@@ -28,7 +31,7 @@ bool Session::Data::bind_slot(std::int32_t index, Impl& impl) {
       reason = std::format("tensor '{}' is passed twice and written", guard.source);
       return false;
     }
-    input_of.try_emplace(impl.storage.get(), impl.id);
+    note_input(impl);
   }
   frame.slots[static_cast<std::size_t>(index)] = Ref<Impl>(&impl);
   return true;

@@ -97,7 +97,7 @@ std::int32_t Session::Data::input_slot(Impl& impl, At at) {
   slot.value = draft->graph.input(*slot.meta, slot.argument >= 0 ? source : std::format("captured{}", index));
   draft->input_slots.push_back(index);
   slot_of.emplace(impl.id, index);
-  input_of.try_emplace(impl.storage.get(), impl.id);
+  note_input(impl);
   current.push_back(slot.value);
   versions.push_back(0);
   origins.emplace_back();

@@ -18,6 +18,13 @@ bool same_place(Break const& a, Break const& b) {
 std::string message(std::string_view name, Break const& cause) {
   return std::format("{}: fullgraph: {} at {}\n{}    hint: {}", name, cause.reason, base::short_place(cause.at), base::caret(cause.at), cause.hint);
 }
+Break aliasing(At at) { return {BreakKind::aliasing, "inputs share memory and one of them is written", "pass separate tensors, or write before the others are read", at}; }
+// A write whose source is another tensor over the same memory that holds its elements already.
+bool overlapping(Call const& call) {
+  if (&call.op != &copy_row) return false;
+  Impl const &target = *call.operands[0].impl, &source = *call.operands[1].impl;
+  return target.storage == source.storage && target.id != source.id && !target.storage->pending;
+}
 }  // namespace
 
 Site::~Site() {
@@ -128,21 +135,25 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
 std::optional<Break> Session::Data::hazard(Call const& call) {
   bool const write = &call.op == &copy_row;
   if (!write && written.empty()) return std::nullopt;
-  Break const aliasing{BreakKind::aliasing, "inputs share memory and one of them is written", "pass separate tensors, or write before the others are read", call.at};
   for (std::size_t k = 0; k < call.operands.size(); ++k) {
     Impl* const impl = call.operands[k].impl;
     if (!impl) continue;
     if (write && k == 0 && phase == Phase::record && is_view_slot(*impl))
       return Break{BreakKind::view_write, "a view made in this segment is written in place", "write the whole tensor, or choose with where()", call.at};
     if (impl->storage->pending) continue;
-    if (written.contains(impl->storage.get()) && !bound(*impl)) return aliasing;
+    if (written.contains(impl->storage.get()) && !bound(*impl)) return aliasing(call.at);
     if (write && k == 0) {
       auto const found = input_of.find(impl->storage.get());
-      if (found != input_of.end() && found->second != impl->id) return aliasing;
+      if (found != input_of.end() && (found->second.id != impl->id || found->second.shared)) return aliasing(call.at);
     }
   }
   return std::nullopt;
 }
+void Session::Data::note_input(Impl& impl) {
+  auto const [at, fresh] = input_of.try_emplace(impl.storage.get(), Owner{impl.id});
+  if (!fresh && at->second.id != impl.id) at->second.shared = true;
+}
+bool Session::Data::started() const { return phase == Phase::record ? !draft->events.empty() : frame.event > 0; }
 bool Session::Data::bound(Impl const& impl) const {
   if (phase == Phase::record) return slot_of.contains(impl.id);
   return std::ranges::any_of(frame.slots, [&](Ref<Impl> const& slot) { return slot && slot->id == impl.id; });
@@ -151,6 +162,10 @@ bool Session::Data::bound(Impl const& impl) const {
 void Session::bind(Call const& call, int below, std::span<Tensor> results) {
   auto& data = *data_;
   while (data.phase != Phase::eager) {
+    if (overlapping(call)) {  // no stream can say it: between two segments, at once
+      if (data.started() || fullgraph()) split(aliasing(call.at));
+      break;
+    }
     if (auto const why = data.hazard(call)) {
       split(*why);
       continue;

@@ -90,7 +90,11 @@ struct Session::Data {
   Frame frame{};
   std::string reason{};        ///< why the last candidate did not fit
   Break cause{};               ///< of the break that led here
-  std::unordered_map<Storage*, std::uint64_t> input_of{};  ///< bound inputs by memory, where writes matter
+  struct Owner {
+    std::uint64_t id;
+    bool shared = false;  ///< another bound input lies in the same memory
+  };
+  std::unordered_map<Storage*, Owner> input_of{};  ///< bound inputs by memory, where writes matter
   std::unordered_set<Storage*> written{};
   std::optional<Active> active{};
   // while recording
@@ -118,6 +122,8 @@ struct Session::Data {
   bool diverge(std::function<bool()> const& fits);
   std::optional<Break> hazard(Call const& call);
   bool bound(Impl const& impl) const;
+  bool started() const;
+  void note_input(Impl& impl);
   // match.cpp
   bool match(Call const& call, std::span<Tensor> results, Impl* adopted);
   bool match_touch(Impl& impl);

@@ -19,6 +19,8 @@ Impl::Impl(std::uint64_t identity, ir::MetaRef about, std::int64_t start, Ref<St
 Impl::~Impl() = default;
 
 Tensor allocate(ir::Meta meta) {
+  for (auto& size : meta.sizes) size = Dim(size.value);  // a Dim that left its capture is a plain number
+  for (auto& stride : meta.strides) stride = Dim(stride.value);
   auto storage = base::make_ref<Storage>();
   storage->buffer = base::make_ref<base::Buffer>(base::numel(ir::values(meta.sizes)) * base::bytes_of(meta.dtype));
   return Tensor(base::make_ref<Impl>(fresh_id(), ir::MetaRef(new ir::Meta(std::move(meta))), 0, std::move(storage)));
