@@ -63,7 +63,8 @@ struct GptBlock {
   explicit GptBlock(GptConfig const& config);
   Tensor operator()(Tensor const& x, base::At at = base::At::current()) const;
   static void fields(auto& self, auto&& field) {
-    field("norm1", self.norm1), field("qkv", self.qkv), field("projection", self.projection), field("norm2", self.norm2), field("up", self.up), field("down", self.down);
+    field("norm1", self.norm1), field("qkv", self.qkv), field("projection", self.projection), field("norm2", self.norm2), field("up", self.up),
+        field("down", self.down);
   }
 };
 /// GPT-2's form: token plus position embedding, blocks, a final norm, and a head tied to the token embedding; [B, T] i64 to logits [B, T, vocabulary].
@@ -75,14 +76,17 @@ struct Gpt {
   Gpt() = default;
   explicit Gpt(GptConfig const& how);
   Tensor operator()(Tensor const& indices, base::At at = base::At::current()) const;
-  static void fields(auto& self, auto&& field) { field("tokens", self.tokens), field("positions", self.positions), field("blocks", self.blocks), field("norm", self.norm); }
+  static void fields(auto& self, auto&& field) {
+    field("tokens", self.tokens), field("positions", self.positions), field("blocks", self.blocks), field("norm", self.norm);
+  }
 };
 
-/// Every parameter of a model with its path ("blocks[0].qkv.weight"), undefined tensors left out.
+/// Every parameter of a model with its path ("blocks[0].qkv.weight"): undefined tensors left out, a tensor that several paths name under the first.
 template <class Model>
 std::vector<std::pair<std::string, Tensor>> named_parameters(Model& model) {
   auto list = tracer::named_tensors(model);
-  std::erase_if(list, [](auto const& entry) { return !entry.second.defined(); });
+  std::unordered_set<std::uint64_t> seen;
+  std::erase_if(list, [&](auto const& entry) { return !entry.second.defined() || !seen.insert(entry.second.impl()->id).second; });
   return list;
 }
 template <class Model>

@@ -40,7 +40,7 @@ class Adam {
 
  private:
   std::vector<Tensor> parameters_, mean_, square_, largest_;
-  std::int64_t steps_ = 0;
+  std::vector<std::int64_t> steps_;
 };
 /// Adam with decoupled weight decay 0.01 by default, as torch.optim.AdamW.
 Adam adamw(std::vector<Tensor> parameters, AdamOptions options = {.weight_decay = 0.01});
