@@ -18,9 +18,15 @@ void load_reals(std::byte const* from, std::int64_t stride, std::int64_t n, doub
 // One row of an operand as doubles, rounded to the dtype that the op computes in.
 void load_row(Strided const& x, std::int64_t offset, std::int64_t stride, std::int64_t n, DType compute, double* to) {
   switch (x.dtype) {
-    case DType::f32: load_reals<float>(x.at(offset), stride, n, to); break;
-    case DType::f64: load_reals<double>(x.at(offset), stride, n, to); break;
-    case DType::i64: load_reals<std::int64_t>(x.at(offset), stride, n, to); break;
+    case DType::f32:
+      load_reals<float>(x.at(offset), stride, n, to);
+      break;
+    case DType::f64:
+      load_reals<double>(x.at(offset), stride, n, to);
+      break;
+    case DType::i64:
+      load_reals<std::int64_t>(x.at(offset), stride, n, to);
+      break;
     default:
       for (std::int64_t i = 0; i < n; ++i) to[i] = x.real(offset + i * stride);
   }
@@ -127,7 +133,8 @@ void evaluate_view(Kernel const& kernel) {  // as a copy: only where the geometr
     from.data = from.at(view.offset.value);
     from.sizes = values(view.sizes);
     from.strides = values(view.strides);
-    walk<2>(from.sizes, {&from.strides, &kernel.out[0].strides}, [&](auto const& at) { std::memcpy(kernel.out[0].at(at[1]), from.at(at[0]), static_cast<std::size_t>(base::bytes_of(from.dtype))); });
+    walk<2>(from.sizes, {&from.strides, &kernel.out[0].strides},
+            [&](auto const& at) { std::memcpy(kernel.out[0].at(at[1]), from.at(at[0]), static_cast<std::size_t>(base::bytes_of(from.dtype))); });
     return;
   }
   std::byte* to = kernel.out[0].data;  // row-major
@@ -145,15 +152,21 @@ std::vector<double> element_attributes(OpDef const& op, Attrs const& attrs) {
   for (auto const& parameter : signature(op).parameters) switch (parameter.type) {
       case Parameter::Type::tensor:
       case Parameter::Type::tensors:
-      case Parameter::Type::text: break;
+      case Parameter::Type::text:
+        break;
       case Parameter::Type::wholes:
-      case Parameter::Type::sizes: reader.list(); break;
+      case Parameter::Type::sizes:
+        reader.list();
+        break;
       case Parameter::Type::real: {
         auto const number = reader.num();
-        flat.push_back(number.kind == ScalarKind::none ? std::numeric_limits<double>::quiet_NaN() : number.kind == ScalarKind::real ? number.real : static_cast<double>(number.whole));
+        flat.push_back(number.kind == ScalarKind::none   ? std::numeric_limits<double>::quiet_NaN()
+                       : number.kind == ScalarKind::real ? number.real
+                                                         : static_cast<double>(number.whole));
         break;
       }
-      default: flat.push_back(static_cast<double>(reader.number().value));
+      default:
+        flat.push_back(static_cast<double>(reader.number().value));
     }
   return flat;
 }

@@ -21,10 +21,8 @@ std::vector<Meta> infer_node(Graph const& graph, OpDef const& op, std::span<Inpu
   }
   return infer(op, in, scalars, attrs);
 }
-bool same_sizes(Graph const& graph, Meta const& a, Meta const& b) {
-  auto const agree = [&](Dims const& x, Dims const& y) {
-    return std::ranges::equal(x, y, [&](Dim p, Dim q) { return p.value == q.value && graph.symbols.to_string(p) == graph.symbols.to_string(q); });
-  };
+bool same_meta(Symbols const& symbols, Meta const& a, Meta const& b) {  // equal expressions have equal ids
+  auto const agree = [&](Dims const& x, Dims const& y) { return std::ranges::equal(x, y, [&](Dim p, Dim q) { return symbols.own(p) == symbols.own(q); }); };
   return a.dtype == b.dtype && a.device == b.device && agree(a.sizes, b.sizes) && agree(a.strides, b.strides);
 }
 
@@ -33,7 +31,9 @@ struct GraphEmit final : Emit {
   Graph& graph;
   base::At place;
   explicit GraphEmit(Graph& to, base::At where = base::At::current()) : graph(to), place(where) {}
-  int op(OpDef const& op, std::span<Input const> inputs, Attrs attrs) override { return graph.add(op, {inputs.begin(), inputs.end()}, std::move(attrs), place); }
+  int op(OpDef const& op, std::span<Input const> inputs, Attrs attrs) override {
+    return graph.add(op, {inputs.begin(), inputs.end()}, std::move(attrs), place);
+  }
   Meta const& meta(int value) override { return *at(graph, value).meta; }
 };
 
@@ -94,34 +94,49 @@ int Graph::add(OpDef const& op, std::vector<Input> in, Attrs attrs, base::At pla
 }
 
 void verify(Graph const& graph) {
+  auto const check = [&](bool holds, auto const& what) {  // texts are made only for a fault
+    if (!holds) throw base::Bug(std::format("verify: {}: {}", graph.name, what()));
+  };
   std::size_t made = 0;
   std::vector<char> known(graph.values.size(), 0);
-  for (int input : graph.inputs) {
-    ensure(input >= 0 && std::cmp_less(input, graph.values.size()) && at(graph, input).node < 0, std::format("{}: input %{} is not an input value", graph.name, input));
-    known[static_cast<std::size_t>(input)] = 1;
+  auto const is_known = [&](int value) { return value >= 0 && std::cmp_less(value, known.size()) && known[static_cast<std::size_t>(value)]; };
+  auto const make = [&](int value) {
+    check(value >= 0 && std::cmp_less(value, known.size()) && !known[static_cast<std::size_t>(value)] && at(graph, value).meta,
+          [&] { return std::format("%{} is made twice or does not exist", value); });
+    known[static_cast<std::size_t>(value)] = 1;
     ++made;
+  };
+  for (std::size_t k = 0; k < graph.inputs.size(); ++k) {
+    make(graph.inputs[k]);
+    check(at(graph, graph.inputs[k]).node < 0 && std::cmp_equal(at(graph, graph.inputs[k]).index, k),
+          [&] { return std::format("input %{} is recorded as another value", graph.inputs[k]); });
   }
-  Graph scratch = graph;
-  Symbols::Scope const scope(&scratch.symbols);
+  Symbols scratch = graph.symbols;
+  Symbols::Scope const scope(&scratch);
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     auto const& node = graph.nodes[n];
-    auto const place = std::format("{}: node {} ({})", graph.name, n, node.op->name);
+    auto const in_node = [&](auto const& what) { return [&, what] { return std::format("node {} ({}) {}", n, node.op->name, what()); }; };
     for (auto const& input : node.inputs)
-      ensure(input.value < 0 || (std::cmp_less(input.value, known.size()) && known[static_cast<std::size_t>(input.value)]), std::format("{} reads %{} before it is made", place, input.value));
-    auto const metas = infer_node(graph, *node.op, node.inputs, node.attrs);
-    ensure(std::cmp_equal(metas.size(), node.results), std::format("{} makes {} results, {} are recorded", place, metas.size(), node.results));
+      check(input.value < 0 || is_known(input.value), in_node([&] { return std::format("reads %{} before it is made", input.value); }));
+    std::vector<Meta> metas;
+    try {
+      metas = infer_node(graph, *node.op, node.inputs, node.attrs);
+    } catch (base::Error const& error) {
+      check(false, in_node([&] { return std::format("is not legal: {}", error.what()); }));
+    }
+    check(std::cmp_equal(metas.size(), node.results), in_node([&] { return std::format("makes {} results, {} are recorded", metas.size(), node.results); }));
     for (int k = 0; k < node.results; ++k) {
       int const value = node.first + k;
-      ensure(std::cmp_less(value, known.size()) && !known[static_cast<std::size_t>(value)], std::format("{} makes %{} twice", place, value));
-      ensure(std::cmp_equal(at(graph, value).node, n) && at(graph, value).index == k, std::format("{}: value %{} names another node", place, value));
-      ensure(same_sizes(scratch, metas[static_cast<std::size_t>(k)], *at(graph, value).meta),
-          std::format("{}: {} is inferred, {} is recorded", place, to_string(metas[static_cast<std::size_t>(k)], &scratch.symbols), to_string(*at(graph, value).meta, &graph.symbols)));
-      known[static_cast<std::size_t>(value)] = 1;
-      ++made;
+      make(value);
+      check(std::cmp_equal(at(graph, value).node, n) && at(graph, value).index == k,
+            in_node([&] { return std::format("makes %{}, which names another node", value); }));
+      auto const &inferred = metas[static_cast<std::size_t>(k)], &recorded = *at(graph, value).meta;
+      check(same_meta(scratch, inferred, recorded),
+            in_node([&] { return std::format("makes {}, {} is recorded", to_string(inferred, &scratch), to_string(recorded, &graph.symbols)); }));
     }
   }
-  ensure(made == graph.values.size(), std::format("{}: {} values, {} of them made", graph.name, graph.values.size(), made));
-  for (int output : graph.outputs) ensure(output >= 0 && std::cmp_less(output, known.size()), std::format("{}: output %{} does not exist", graph.name, output));
+  check(made == graph.values.size(), [&] { return std::format("{} values, {} of them made", graph.values.size(), made); });
+  for (int output : graph.outputs) check(is_known(output), [&] { return std::format("output %{} does not exist", output); });
 }
 
 Graph eliminate_dead_code(Graph const& graph) {
@@ -200,7 +215,8 @@ Graph with_gradients(Graph const& graph, std::span<int const> wrt) {
   std::size_t const forward = joint.nodes.size();
   for (std::size_t n = 0; n < forward; ++n) {
     auto const& node = joint.nodes[n];
-    bool const reaches = node.op->vjp && std::ranges::any_of(node.inputs, [&](Input const& i) { return i.value >= 0 && live[static_cast<std::size_t>(i.value)]; });
+    bool const reaches =
+        node.op->vjp && std::ranges::any_of(node.inputs, [&](Input const& i) { return i.value >= 0 && live[static_cast<std::size_t>(i.value)]; });
     for (int k = 0; k < node.results; ++k) live[static_cast<std::size_t>(node.first + k)] = reaches && base::is_real(at(joint, node.first + k).meta->dtype);
   }
   std::vector<Var> gradient(joint.values.size());

@@ -14,15 +14,16 @@ struct Parameter {
   enum class Type : std::uint8_t { tensor, tensors, whole, size, wholes, sizes, flag, real, dtype, choice, text, counter, device };
   Type type;
   std::string_view name;
-  std::string_view fallback;             ///< the default's text; empty: required
+  std::string_view fallback;  ///< the default's text; empty: required
   bool optional = false;
+  bool fixed = false;  ///< a float that decides more than elements: never a parameter of a capture
   std::vector<std::string_view> choices{};
 };
 /// A signature read once: operands first, attributes in storage order.
 struct Signature {
   std::vector<Parameter> parameters;
-  int operands = 0;      ///< tensor parameters that take one operand
-  bool variadic = false; ///< the last operand parameter is a list
+  int operands = 0;       ///< tensor parameters that take one operand
+  bool variadic = false;  ///< the last operand parameter is a list
 };
 /// The signature of an op, cached; Bug if its text is malformed.
 Signature const& signature(OpDef const& op);

@@ -138,19 +138,34 @@ void infer_body(Inference& call) {
 }
 }  // namespace
 
-std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::span<Scalar const> scalars, Attrs const& attrs) {
-  Inference call{op, attrs, in, scalars, {}};
+namespace {
+void check_operands(Inference const& call) {
+  auto const& op = call.op;
   auto const& parameters = signature(op);
-  if (!parameters.variadic && std::cmp_not_equal(in.size(), parameters.operands))
-    fail("{}: takes {} operands, not {}", op.name, parameters.operands, in.size());
+  if (!parameters.variadic && std::cmp_not_equal(call.in.size(), parameters.operands))
+    fail("{}: takes {} operands, not {}", op.name, parameters.operands, call.in.size());
+  if (parameters.variadic && call.in.empty()) fail("{}: needs at least one tensor", op.name);
+  auto const need_tensor = [&](std::size_t k, std::string_view name) {
+    if (!call.in[k]) fail("{}: operand {} ({}) must be a tensor", op.name, k, name);
+  };
+  // A number may stand where broadcasting is all that asks for the operand, as long as one tensor is left.
+  bool const numbers = op.kind == Kind::pointwise && std::ranges::any_of(call.in, [](Meta const* meta) { return meta != nullptr; });
   std::size_t operand = 0;
   for (auto const& parameter : parameters.parameters) {
+    if (parameter.type == Parameter::Type::tensors)
+      for (std::size_t k = 0; k < call.in.size(); ++k) need_tensor(k, parameter.name);
     if (parameter.type != Parameter::Type::tensor) continue;
-    bool const given = in[operand] || scalars[operand].kind != ScalarKind::none;
+    bool const given = call.in[operand] || call.scalars[operand].kind != ScalarKind::none;
     if (!given && !parameter.optional) fail("{}: operand {} ({}) is missing", op.name, operand, parameter.name);
-    if (given && !in[operand] && op.kind != Kind::pointwise) fail("{}: operand {} ({}) must be a tensor", op.name, operand, parameter.name);
+    if (given && (!numbers || (operand == 0 && op.infer))) need_tensor(operand, parameter.name);
     ++operand;
   }
+}
+}  // namespace
+
+std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::span<Scalar const> scalars, Attrs const& attrs) try {
+  Inference call{op, attrs, in, scalars, {}};
+  check_operands(call);
   auto const device = common_device(call);
   if (op.infer)
     op.infer(call);
@@ -160,17 +175,30 @@ std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::s
     infer_body(call);
   else
     call.out.push_back(contiguous_meta(result_type(call), device, op.kind == Kind::pointwise ? broadcast_sizes(call) : equation_sizes(call)));
+  for (auto const& meta : call.out)
+    if (base::numel(values(meta.sizes)) > std::numeric_limits<std::int64_t>::max() / 16)
+      fail("{}: a result {} is too large", op.name, base::to_string(values(meta.sizes)));
   return std::move(call.out);
+} catch (base::Error const& error) {  // what a body or a helper refuses names the op that was called
+  std::string_view const text = error.what();
+  if (text.starts_with(op.name) && text.substr(op.name.size()).starts_with(':')) throw;
+  fail("{}: {}", op.name, text);
 }
 
 DType result_type(Inference const& call) {
   switch (call.op.types) {
-    case Types::boolean: return DType::boolean;
-    case Types::index: return DType::i64;
-    case Types::first: return call.x().dtype;
-    case Types::custom: base::ensure(false, std::format("{}: a custom result type needs an infer rule", call.op.name)); break;
+    case Types::boolean:
+      return DType::boolean;
+    case Types::index:
+      return DType::i64;
+    case Types::first:
+      return call.x().dtype;
+    case Types::custom:
+      base::ensure(false, std::format("{}: a custom result type needs an infer rule", call.op.name));
+      break;
     case Types::promote:
-    case Types::real: break;
+    case Types::real:
+      break;
   }
   std::vector<DType> dtypes;
   std::vector<int> ranks;

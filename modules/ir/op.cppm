@@ -81,27 +81,28 @@ struct EquationRule {
 
 /// What an op *is*, as data; every module derives its own policy from these facts.
 struct OpDef {
-  std::string_view name;        ///< PyTorch's name
+  std::string_view name;  ///< PyTorch's name
   Kind kind;
-  std::string_view signature;   ///< "Tensor input, int[] dim=[], bool keepdim=False"; `size` marks an int that may vary between calls
-  EquationRule equation{};      ///< empty: "..." for pointwise, nothing known otherwise
-  std::string_view terms{};     ///< per operand: '-' not linear in it; same letter multiplied, other letter added; "*": any number, all added
-  Monoid combine = Monoid::none;///< how a vanishing letter is combined
-  std::string_view mono{};      ///< per operand: '+' rising, '-' falling, '.' neither
-  bool copy = false;            ///< each output element is one input element or 0
-  Monoid joint = Monoid::none;  ///< all operands pending under this monoid together stay pending
-  bool affine = false;          ///< linear plus a constant
-  bool value_free = false;      ///< only shapes are read
+  std::string_view signature;  ///< "Tensor input, int[] dim=[], bool keepdim=False"; `size` marks an int that may vary between calls, `fixed` a float that may
+                               ///< not, `size[]` the sizes of the result
+  EquationRule equation{};     ///< empty: "..." for pointwise, nothing known otherwise
+  std::string_view terms{};    ///< per operand: '-' not linear in it; same letter multiplied, other letter added; "*": any number, all added
+  Monoid combine = Monoid::none;  ///< how a vanishing letter is combined
+  std::string_view mono{};        ///< per operand: '+' rising, '-' falling, '.' neither
+  bool copy = false;              ///< each output element is one input element or 0
+  Monoid joint = Monoid::none;    ///< all operands pending under this monoid together stay pending
+  bool affine = false;            ///< linear plus a constant
+  bool value_free = false;        ///< only shapes are read
   Types types = Types::promote;
   Precision precision = Precision::any;
-  double cost = 1;              ///< FLOPs an output element (pointwise), an input element (reduction), a multiply-add pair (contraction)
+  double cost = 1;  ///< FLOPs an output element (pointwise), an input element (reduction), a multiply-add pair (contraction)
   Element element{};
   std::string_view source{};    ///< one element as C, operands {0} {1}, attributes {a0}
   void (*vjp)(Vjp&) = nullptr;  ///< gradient; null: not differentiable, or through the decomposition
   std::uint32_t saves = 0;      ///< what the gradient reads: bit k operand k, bit 16+k result k
   bool (*geometry)(View&) = nullptr;
-  void (*infer)(Inference&) = nullptr;      ///< null: derived from equation, kind and types
-  void (*evaluate)(Kernel const&) = nullptr;///< null: derived from `element` or the decomposition
+  void (*infer)(Inference&) = nullptr;        ///< null: derived from equation, kind and types
+  void (*evaluate)(Kernel const&) = nullptr;  ///< null: derived from `element` or the decomposition
   void (*decompose)(Body&) = nullptr;
 };
 inline constexpr std::uint32_t saves_result = 1u << 16;

@@ -26,7 +26,6 @@ double floor_mod(double a, double b) {
 double nan_or(double a, double b, double chosen) { return a != a ? a : b != b ? b : chosen; }
 Var alpha(Vjp& v) { return {nullptr, Input{-1, v.attrs.nums[0]}}; }
 bool is_one(Scalar s) { return s.node < 0 && s.real == 1; }
-Var choose(Var condition, Var yes, Var no) { return call(where, {condition, yes, no}); }
 // The larger (or smaller) operand takes the gradient; equal ones share it.
 void share(Vjp& v, OpDef const& wins) {
   for (int k = 0; k < 2; ++k)
@@ -60,6 +59,7 @@ void infer_first(Inference& call) {
 }
 }  // namespace
 
+// clang-format off
 constinit const OpDef add{.name = "add", .kind = Kind::pointwise, .signature = "Tensor input, Tensor other, *, float alpha=1", .terms = "ab", .mono = "++", .affine = true,
     .element = {[](R x, R a) { return x[0] + a[0] * x[1]; }, [](W x, R a) { return scaled_sum(x[0], x[1], a[0]); }}, .source = "({0} + {a0} * {1})",
     .vjp = [](Vjp& v) {
@@ -88,14 +88,17 @@ constinit const OpDef pow{.name = "pow", .kind = Kind::pointwise, .signature = "
     .element = {[](R x, R) { return std::pow(x[0], x[1]); }, [](W x, R) { return power(x[0], x[1]); }}, .source = "pow({0}, {1})",
     .vjp = [](Vjp& v) {
       Var const x = v.x(0), p = v.x(1);
-      if (v.wants(0)) {
-        Var const slope = p.is_tensor() ? p * call(pow, {x, p - 1.0}) : call(pow, {x, Scalar(p.input.scalar.real - 1).real}) * p;
-        v.grad(0) = v.g() * (p.is_tensor() ? choose(call(eq, {p, 0.0}), 0.0, slope) : p.input.scalar.real == 0 ? slope * 0.0 : slope);
+      if (v.wants(0) && !p.is_tensor() && p.input.scalar.node < 0) {
+        double const n = p.input.scalar.real;
+        v.grad(0) = n == 0 ? v.g() * 0.0 : v.g() * (call(pow, {x, n - 1}) * n);
+      } else if (v.wants(0)) {
+        Var const n = p.is_tensor() ? p : lifted(p, x);
+        v.grad(0) = v.g() * choose(call(eq, {n, 0.0}), 0.0, n * call(pow, {x, n - 1.0}));
       }
-      if (v.wants(1)) {
-        Var const log_x = x.is_tensor() ? call(log, {x}) : Var(std::log(x.input.scalar.real));
-        Var const slope = v.y() * log_x;
-        v.grad(1) = v.g() * choose(call(eq, {v.y(), 0.0}), 0.0, slope);
+      if (v.wants(1)) {  // 0 to a power of at least 0 does not move
+        Var const base = x.is_tensor() ? x : lifted(x, p);
+        Var const still = call(logical_and, {call(eq, {base, 0.0}), call(ge, {p, 0.0})});
+        v.grad(1) = v.g() * choose(still, 0.0, v.y() * call(log, {base}));
       }
     }, .saves = 3 | saves_result};
 constinit const OpDef maximum{.name = "maximum", .kind = Kind::pointwise, .signature = "Tensor input, Tensor other", .terms = "--", .mono = "++", .joint = Monoid::max,
@@ -155,16 +158,17 @@ constinit const OpDef clamp{.name = "clamp", .kind = Kind::pointwise, .signature
     .source = "({0} < {a0} ? {a0} : {0} > {a1} ? {a1} : {0})",
     .vjp = [](Vjp& v) {
       v.grad(0) = v.g();
-      if (v.attrs.nums[0].kind != ScalarKind::none) v.grad(0) = choose(call(ge, {v.x(), Var(nullptr, Input{-1, v.attrs.nums[0]})}), v.grad(0), 0.0);
-      if (v.attrs.nums[1].kind != ScalarKind::none) v.grad(0) = choose(call(le, {v.x(), Var(nullptr, Input{-1, v.attrs.nums[1]})}), v.grad(0), 0.0);
+      if (v.attrs.nums[0].kind != ScalarKind::none) v.grad(0) = choose(call(ge, {v.x(), num(v.attrs.nums[0])}), v.grad(0), 0.0);
+      if (v.attrs.nums[1].kind != ScalarKind::none) v.grad(0) = choose(call(le, {v.x(), num(v.attrs.nums[1])}), v.grad(0), 0.0);
     }, .saves = 1};
 constinit const OpDef lerp{.name = "lerp", .kind = Kind::pointwise, .signature = "Tensor input, Tensor end, Tensor weight", .terms = "ab-", .mono = "...",
     .element = {[](R x, R) { return x[2] < 0.5 ? x[0] + x[2] * (x[1] - x[0]) : x[1] - (x[1] - x[0]) * (1 - x[2]); }}, .source = "({0} + {2} * ({1} - {0}))",
     .vjp = [](Vjp& v) {
       Var const w = v.x(2);
-      if (v.wants(0)) v.grad(0) = w.is_tensor() ? v.g() * (-w + 1.0) : v.g() * (1 - w.input.scalar.real);
+      if (v.wants(0)) v.grad(0) = v.g() - v.g() * w;
       if (v.wants(1)) v.grad(1) = v.g() * w;
       if (v.wants(2)) v.grad(2) = v.g() * (v.x(1) - v.x(0));
     }, .saves = 7};
+// clang-format on
 
 }  // namespace tenon::ir::ops

@@ -35,7 +35,9 @@ void infer_matmul(Inference& call) {
   if (a.dtype != b.dtype) fail("matmul: dtypes differ: {} and {}", base::info(a.dtype).name, base::info(b.dtype).name);
   Dim const k = a.sizes[a.sizes.size() - 1], k2 = b.sizes[b.sizes.size() - (b.rank() > 1 ? 2 : 1)];
   if (!same(k, k2)) fail("matmul: inner dims differ: {} and {} ({} and {})", k.value, k2.value, to_string(a), to_string(b));
-  auto const lead = [](Meta const& x) { return contiguous_meta(x.dtype, {}, Dims(std::span<Dim const>(x.sizes).first(static_cast<std::size_t>(std::max(x.rank() - 2, 0))))); };
+  auto const lead = [](Meta const& x) {
+    return contiguous_meta(x.dtype, {}, Dims(std::span<Dim const>(x.sizes).first(static_cast<std::size_t>(std::max(x.rank() - 2, 0)))));
+  };
   Meta const left = lead(a), right = lead(b);
   Dims sizes = infer(add, std::array<Meta const*, 2>{&left, &right}, std::array<Scalar, 2>{}, Attrs{}.with_num(1.0))[0].sizes;
   if (a.rank() > 1) sizes.push_back(a.sizes[a.sizes.size() - 2]);
@@ -148,14 +150,22 @@ void infer_conv2d(Inference& call) {
   auto const &x = call.x(0), &w = call.x(1);
   AttrReader reader{call.attrs};
   auto const window = window_of(reader, "conv2d");
-  if (x.rank() != 4 || w.rank() != 4) fail("conv2d: input and weight need rank 4: {} and {}", to_string(x), to_string(w));
+  if ((x.rank() != 4 && x.rank() != 3) || w.rank() != 4)
+    fail("conv2d: the input needs rank 4 (or 3 without a batch), the weight rank 4: {} and {}", to_string(x), to_string(w));
   if (x.dtype != w.dtype) fail("conv2d: dtypes differ: {} and {}", base::info(x.dtype).name, base::info(w.dtype).name);
-  if (!same(x.sizes[1], w.sizes[1] * Dim(window.groups))) fail("conv2d: input has {} channels, weight takes {} in {} groups", x.sizes[1].value, w.sizes[1].value * window.groups, window.groups);
-  if (w.sizes[0].value % window.groups != 0) fail("conv2d: {} output channels do not divide into {} groups", w.sizes[0].value, window.groups);
-  Dims sizes{x.sizes[0], w.sizes[0]};
+  Dims const image(std::span<Dim const>(x.sizes).last(3));
+  if (!same(image[0], w.sizes[1] * Dim(window.groups)))
+    fail("conv2d: input has {} channels, weight takes {} in {} groups", image[0].value, w.sizes[1].value * window.groups, window.groups);
+  if (!same(w.sizes[0] % Dim(window.groups), 0)) fail("conv2d: {} output channels do not divide into {} groups", w.sizes[0].value, window.groups);
+  if (call.in.size() > 2 && call.in[2] && (call.x(2).rank() != 1 || !same(call.x(2).sizes[0], w.sizes[0]) || call.x(2).dtype != x.dtype))
+    fail("conv2d: the bias must be {}[{}], not {}", base::info(x.dtype).name, w.sizes[0].value, to_string(call.x(2)));
+  Dims sizes;
+  if (x.rank() == 4) sizes.push_back(x.sizes[0]);
+  sizes.push_back(w.sizes[0]);
   for (std::size_t d = 0; d < 2; ++d) {
-    Dim const room = x.sizes[d + 2] + 2 * window.padding[d] - (w.sizes[d + 2] - 1) * Dim(window.dilation[d]) - 1;
-    if (room.value < 0) fail("conv2d: a kernel of size {} does not fit an input of size {} with padding {}", w.sizes[d + 2].value, x.sizes[d + 2].value, window.padding[d]);
+    Dim const room = image[d + 1] + 2 * window.padding[d] - (w.sizes[d + 2] - 1) * Dim(window.dilation[d]) - 1;
+    if (less(room, 0))
+      fail("conv2d: a kernel of size {} does not fit an input of size {} with padding {}", w.sizes[d + 2].value, image[d + 1].value, window.padding[d]);
     sizes.push_back(room / Dim(window.stride[d]) + 1);
   }
   call.out.push_back(contiguous_meta(x.dtype, x.device, std::move(sizes)));
@@ -178,8 +188,8 @@ void meet(Strided const& x, Strided const& w, Strided const& y, Window const& wi
                 if (column < 0 || column >= x.sizes[3]) continue;
                 std::int64_t const channel = o / per_group * w.sizes[1] + c;
                 f(n * x.strides[0] + channel * x.strides[1] + row * x.strides[2] + column * x.strides[3],
-                    o * w.strides[0] + c * w.strides[1] + i * w.strides[2] + j * w.strides[3],
-                    n * y.strides[0] + o * y.strides[1] + p * y.strides[2] + q * y.strides[3]);
+                  o * w.strides[0] + c * w.strides[1] + i * w.strides[2] + j * w.strides[3],
+                  n * y.strides[0] + o * y.strides[1] + p * y.strides[2] + q * y.strides[3]);
               }
             }
 }
@@ -191,21 +201,31 @@ struct Sums {  // f64 accumulators in the row-major order of a result
     for (std::size_t i = 0; i < totals.size(); ++i) out.set(static_cast<std::int64_t>(i), totals[i]);
   }
 };
+Strided batched(Strided x) {  // an image without a batch is a batch of one
+  if (x.sizes.size() == 3) x.sizes.insert(x.sizes.begin(), 1), x.strides.insert(x.strides.begin(), 0);
+  return x;
+}
 void evaluate_conv2d(Kernel const& kernel) {
-  auto const &x = kernel.in[0], &w = kernel.in[1], &y = kernel.out[0];
+  auto const x = batched(kernel.in[0]), y = batched(kernel.out[0]);
+  auto const& w = kernel.in[1];
   AttrReader reader{kernel.attrs};
   Sums sums(y);
   meet(x, w, y, window_of(reader, "conv2d"), [&](auto a, auto b, auto c) { sums.totals[static_cast<std::size_t>(c)] += x.real(a) * w.real(b); });
+  if (!kernel.in[2].data) return;
+  base::Shape const per_channel{0, kernel.in[2].strides[0], 0, 0};
+  walk<2>(y.sizes, {&y.strides, &per_channel}, [&](auto const& at) { sums.totals[static_cast<std::size_t>(at[0])] += kernel.in[2].real(at[1]); });
 }
 void evaluate_input_grad(Kernel const& kernel) {
-  auto const &g = kernel.in[0], &w = kernel.in[1], &x = kernel.out[0];
+  auto const g = batched(kernel.in[0]), x = batched(kernel.out[0]);
+  auto const& w = kernel.in[1];
   AttrReader reader{kernel.attrs};
   reader.list();
   Sums sums(x);
   meet(x, w, g, window_of(reader, "conv2d"), [&](auto a, auto b, auto c) { sums.totals[static_cast<std::size_t>(a)] += g.real(c) * w.real(b); });
 }
 void evaluate_weight_grad(Kernel const& kernel) {
-  auto const &g = kernel.in[0], &x = kernel.in[1], &w = kernel.out[0];
+  auto const g = batched(kernel.in[0]), x = batched(kernel.in[1]);
+  auto const& w = kernel.out[0];
   AttrReader reader{kernel.attrs};
   reader.list();
   Sums sums(w);
@@ -222,48 +242,62 @@ Attrs without_sizes(Attrs const& attrs) {
   for (reader.list(); reader.at < attrs.ints.size();) window.with(reader.number());
   return window;
 }
-void infer_from_sizes(Inference& call) {
+// The result has the sizes of the attribute, and conv2d from there must give the sizes of the incoming gradient.
+template <bool of_input>
+void infer_conv2d_grad(Inference& call) {
+  auto const &g = call.x(0), &other = call.x(1);
   AttrReader reader{call.attrs};
-  call.out.push_back(contiguous_meta(call.x().dtype, call.x().device, Dims(reader.list())));
+  Meta const missing = contiguous_meta(other.dtype, other.device, Dims(reader.list()));
+  auto const &x = of_input ? missing : other, &w = of_input ? other : missing;
+  Meta const y = infer(conv2d, std::array<Meta const*, 3>{&x, &w, nullptr}, std::array<Scalar, 3>{}, without_sizes(call.attrs))[0];
+  bool fits = g.rank() == y.rank() && g.dtype == y.dtype;
+  for (std::size_t d = 0; fits && d < y.sizes.size(); ++d) fits = same(g.sizes[d], y.sizes[d]);
+  if (!fits) fail("{}: a gradient {} does not fit the result {}", call.op.name, to_string(g), to_string(y));
+  call.out.push_back(missing);
+}
+// n batch, c input channels (of a group), o output channels, h w image, i j kernel, p q output image; with groups no channel can be cut.
+std::string conv2d_equation(Attrs const& attrs, std::span<Meta const* const> in, std::string_view plain, std::string_view grouped) {
+  bool const groups = attrs.ints.back().value != 1, biased = in.size() > 2 && in[2];
+  std::string text(groups ? grouped : plain);
+  bool const image = in[0]->rank() == 3 || in[1]->rank() == 3;  // no batch
+  if (image) std::erase(text, 'n');
+  if (biased) text.insert(text.find("->"), groups ? ",o!" : ",o");
+  return text;
 }
 }  // namespace
 
+// clang-format off
 constinit const OpDef matmul{.name = "matmul", .kind = Kind::contraction, .signature = "Tensor input, Tensor other", .equation = {.build = matmul_equation}, .terms = "aa",
     .combine = Monoid::sum, .mono = "..", .precision = Precision::low, .vjp = matmul_vjp, .saves = 3, .infer = infer_matmul, .evaluate = evaluate_matmul};
-// n batch, c input channels (of a group), o output channels, h w image, i j kernel, p q output image
 constinit const OpDef conv2d{.name = "conv2d", .kind = Kind::contraction,
     .signature = "Tensor input, Tensor weight, Tensor? bias=None, int[] stride=[1], int[] padding=[0], int[] dilation=[1], int groups=1",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
-      bool const grouped = attrs.ints.back().value != 1;
-      bool const biased = in.size() > 2 && in[2];
-      return std::string(grouped ? "nd!h!w!,o!ci!j!" : "nch!w!,oci!j!") + (biased ? grouped ? ",o!" : ",o" : "") + (grouped ? "->no!p!q!" : "->nop!q!");
+      return conv2d_equation(attrs, in, "nch!w!,oci!j!->nop!q!", "nd!h!w!,o!c!i!j!->no!p!q!");
     }},
     .terms = "aab", .combine = Monoid::sum, .mono = "...", .precision = Precision::low,
     .vjp = [](Vjp& v) {
       if (v.wants(0)) v.grad(0) = call(conv2d_input_grad, {v.g(), v.x(1)}, with_sizes(v.x(0).meta().sizes, v.attrs));
       if (v.wants(1)) v.grad(1) = call(conv2d_weight_grad, {v.g(), v.x(0)}, with_sizes(v.x(1).meta().sizes, v.attrs));
-      if (v.wants(2)) v.grad(2) = call(sum, {v.g()}, Attrs{}.with(Dims{Dim(0), Dim(2), Dim(3)}).with(Dim(false)).with(Dim(absent)));
-    }, .saves = 3, .infer = infer_conv2d,
-    .evaluate = [](Kernel const& kernel) {
-      evaluate_conv2d(kernel);
-      if (!kernel.in[2].data) return;
-      auto const &y = kernel.out[0], &bias = kernel.in[2];
-      base::Shape const per_channel{0, bias.strides[0], 0, 0};
-      walk<2>(y.sizes, {&y.strides, &per_channel}, [&](auto const& at) { y.set(at[0], y.real(at[0]) + bias.real(at[1])); });
-    }};
+      if (v.wants(2)) v.grad(2) = call(sum, {v.g()}, summed(v.g().rank() == 4 ? Dims{Dim(0), Dim(-2), Dim(-1)} : Dims{Dim(-2), Dim(-1)}, false));
+    }, .saves = 3, .infer = infer_conv2d, .evaluate = evaluate_conv2d};
 constinit const OpDef conv2d_input_grad{.name = "conv2d_input_grad", .kind = Kind::contraction,
     .signature = "Tensor grad, Tensor weight, size[] sizes, int[] stride=[1], int[] padding=[0], int[] dilation=[1], int groups=1",
-    .equation = {"nop!q!,oci!j!->nch!w!"}, .terms = "aa", .combine = Monoid::sum, .mono = "..", .precision = Precision::low,
+    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
+      return conv2d_equation(attrs, in, "nop!q!,oci!j!->nch!w!", "no!p!q!,o!c!i!j!->nd!h!w!");
+    }}, .terms = "aa", .combine = Monoid::sum, .mono = "..", .precision = Precision::low,
     .vjp = [](Vjp& v) {
       if (v.wants(0)) v.grad(0) = call(conv2d, {v.g(), v.x(1), Var()}, without_sizes(v.attrs));
       if (v.wants(1)) v.grad(1) = call(conv2d_weight_grad, {v.x(0), v.g()}, with_sizes(v.x(1).meta().sizes, without_sizes(v.attrs)));
-    }, .saves = 3, .infer = infer_from_sizes, .evaluate = evaluate_input_grad};
+    }, .saves = 3, .infer = infer_conv2d_grad<true>, .evaluate = evaluate_input_grad};
 constinit const OpDef conv2d_weight_grad{.name = "conv2d_weight_grad", .kind = Kind::contraction,
     .signature = "Tensor grad, Tensor input, size[] sizes, int[] stride=[1], int[] padding=[0], int[] dilation=[1], int groups=1",
-    .equation = {"nop!q!,nch!w!->oci!j!"}, .terms = "aa", .combine = Monoid::sum, .mono = "..", .precision = Precision::low,
+    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
+      return conv2d_equation(attrs, in, "nop!q!,nch!w!->oci!j!", "no!p!q!,nd!h!w!->o!c!i!j!");
+    }}, .terms = "aa", .combine = Monoid::sum, .mono = "..", .precision = Precision::low,
     .vjp = [](Vjp& v) {
       if (v.wants(0)) v.grad(0) = call(conv2d, {v.x(1), v.g(), Var()}, without_sizes(v.attrs));
       if (v.wants(1)) v.grad(1) = call(conv2d_input_grad, {v.x(0), v.g()}, with_sizes(v.x(1).meta().sizes, without_sizes(v.attrs)));
-    }, .saves = 3, .infer = infer_from_sizes, .evaluate = evaluate_weight_grad};
+    }, .saves = 3, .infer = infer_conv2d_grad<false>, .evaluate = evaluate_weight_grad};
+// clang-format on
 
 }  // namespace tenon::ir::ops

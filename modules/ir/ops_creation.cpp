@@ -9,7 +9,7 @@ using base::fail;
 namespace {
 Dims checked_sizes(std::string_view op, std::span<Dim const> sizes) {
   for (std::size_t d = 0; d < sizes.size(); ++d)
-    if (sizes[d].value < 0) fail("{}: size {} at {} is negative", op, sizes[d].value, d);
+    if (less(sizes[d], 0)) fail("{}: size {} at {} is negative", op, sizes[d].value, d);
   return Dims(sizes);
 }
 void infer_sized(Inference& call) {  // size[] first, dtype and device last
@@ -35,18 +35,20 @@ bool whole_numbers(std::span<Scalar const> numbers) {
 }
 void infer_arange(Inference& call) {
   std::span<Scalar const> const n = call.attrs.nums;
-  double const step = n[2].real;
-  if (step == 0) fail("arange: step is 0");
-  if ((n[1].real - n[0].real) * step < 0) fail("arange: {} to {} is not in the direction of step {}", n[0].real, n[1].real, step);
   AttrReader reader{call.attrs};
   auto const wish = reader.number();
   Dim count;
   if (whole_numbers(n)) {
     auto const dim = [](Scalar const& s) { return Dim(s.whole, s.node, s.owner); };
-    count = (dim(n[1]) - dim(n[0]) + dim(n[2]) - Dim(step > 0 ? 1 : -1)) / dim(n[2]);
+    Dim const start = dim(n[0]), end = dim(n[1]), step = dim(n[2]);
+    bool const rising = less(0, step);
+    if (!rising && !less(step, 0)) fail("arange: step is 0");
+    if (rising ? less(end, start) : less(start, end)) fail("arange: {} to {} is not in the direction of step {}", start.value, end.value, step.value);
+    count = (end - start + step - Dim(rising ? 1 : -1)) / step;
   } else {
-    double const exact = std::ceil((n[1].real - n[0].real) / step);
-    if (!(exact >= 0 && exact < 9e15)) fail("arange: {} elements", exact);
+    double const start = pinned(n[0]), end = pinned(n[1]), step = pinned(n[2]), exact = std::ceil((end - start) / step);
+    if (step == 0) fail("arange: step is 0");
+    if (!(exact >= 0 && exact < 9e15)) fail("arange: {} to {} has no count of steps of {}", start, end, step);
     count = static_cast<std::int64_t>(exact);
   }
   DType const dtype = wish.value != absent ? static_cast<DType>(wish.value) : whole_numbers(n) ? DType::i64 : DType::f32;
@@ -57,7 +59,8 @@ void evaluate_arange(Kernel const& kernel) {
   auto const& y = kernel.out[0];
   for (std::int64_t i = 0; i < y.sizes[0]; ++i)
     if (whole_numbers(n))
-      y.set_whole(i, n[0].whole + i * n[2].whole);
+      y.set_whole(i,
+                  static_cast<std::int64_t>(static_cast<std::uint64_t>(n[0].whole) + static_cast<std::uint64_t>(i) * static_cast<std::uint64_t>(n[2].whole)));
     else
       y.set(i, n[0].real + static_cast<double>(i) * n[2].real);
 }
@@ -90,6 +93,8 @@ void infer_randint(Inference& call) {
   AttrReader reader{call.attrs};
   auto const low = reader.number().value, high = reader.number().value;
   if (low >= high) fail("randint: low {} must be below high {}", low, high);
+  if (static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low) > (std::uint64_t{1} << 53))
+    fail("randint: {} to {} are more than 2^53 numbers", low, high);
   auto const sizes = checked_sizes("randint", reader.list());
   stream_of(reader);
   DType const dtype = reader.dtype();
@@ -103,7 +108,7 @@ void evaluate_randperm(Kernel const& kernel) {  // Fisher-Yates
   std::iota(order.begin(), order.end(), 0);
   for (std::int64_t i = n - 1; i > 0; --i)
     std::swap(order[static_cast<std::size_t>(i)],
-        order[static_cast<std::size_t>(base::uniform(stream.seed, stream.offset, static_cast<std::uint64_t>(i)) * static_cast<double>(i + 1))]);
+              order[static_cast<std::size_t>(base::uniform(stream.seed, stream.offset, static_cast<std::uint64_t>(i)) * static_cast<double>(i + 1))]);
   for (std::int64_t i = 0; i < n; ++i) kernel.out[0].set_whole(i, order[static_cast<std::size_t>(i)]);
 }
 std::string sized_equation(Attrs const& attrs, std::span<Meta const* const>) {
@@ -119,9 +124,10 @@ std::string random_equation(Attrs const& attrs, std::span<Meta const* const>) { 
 }
 }  // namespace
 
+// clang-format off
 constinit const OpDef full{.name = "full", .kind = Kind::creation, .signature = "size[] size, float fill_value, *, dtype dtype=f32, device device=cpu",
     .equation = {.build = sized_equation}, .types = Types::custom, .source = "{a0}", .infer = infer_sized, .evaluate = evaluate_full};
-constinit const OpDef arange{.name = "arange", .kind = Kind::creation, .signature = "float start, float end, float step=1, *, dtype? dtype=None, device device=cpu",
+constinit const OpDef arange{.name = "arange", .kind = Kind::creation, .signature = "fixed start, fixed end, fixed step=1, *, dtype? dtype=None, device device=cpu",
     .equation = {"->a+"}, .types = Types::custom, .infer = infer_arange, .evaluate = evaluate_arange};
 constinit const OpDef rand{.name = "rand", .kind = Kind::random, .signature = "size[] size, *, counter seed=0, counter offset=0, dtype dtype=f32, device device=cpu",
     .equation = {.build = random_equation}, .types = Types::custom, .cost = 40, .infer = infer_sized, .evaluate = evaluate_random<base::uniform>};
@@ -138,9 +144,10 @@ constinit const OpDef randint{.name = "randint", .kind = Kind::random,
 constinit const OpDef randperm{.name = "randperm", .kind = Kind::random, .signature = "size n, *, counter seed=0, counter offset=0, device device=cpu", .equation = {"->a!"},
     .types = Types::custom, .cost = 40,
     .infer = [](Inference& call) {
-      if (call.attrs.ints[0].value < 0) fail("randperm: size {} is negative", call.attrs.ints[0].value);
+      if (less(call.attrs.ints[0], 0)) fail("randperm: size {} is negative", call.attrs.ints[0].value);
       AttrReader reader{call.attrs, 3};
       call.out.push_back(contiguous_meta(DType::i64, reader.device(), Dims{call.attrs.ints[0]}));
     }, .evaluate = evaluate_randperm};
+// clang-format on
 
 }  // namespace tenon::ir::ops

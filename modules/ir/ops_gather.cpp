@@ -7,16 +7,25 @@ namespace tenon::ir::ops {
 using base::DType;
 using base::fail;
 namespace {
-std::size_t axis_of(Kernel const& kernel, std::size_t rank) { return rank == 0 ? 0 : static_cast<std::size_t>(base::wrap_dim(kernel.op.name, kernel.attrs.ints[0].value, static_cast<int>(rank))); }
-std::size_t axis_of(Inference const& call, Meta const& x) { return x.rank() == 0 ? 0 : static_cast<std::size_t>(base::wrap_dim(call.op.name, call.attrs.ints[0].value, x.rank())); }
+std::size_t axis_of(Kernel const& kernel, std::size_t rank) {
+  return rank == 0 ? 0 : static_cast<std::size_t>(base::wrap_dim(kernel.op.name, kernel.attrs.ints[0].value, static_cast<int>(rank)));
+}
+std::size_t axis_of(Inference const& call, Meta const& x) {
+  return x.rank() == 0 ? 0 : static_cast<std::size_t>(base::wrap_dim(call.op.name, call.attrs.ints[0].value, x.rank()));
+}
 void need_index(Inference const& call, Meta const& index) {
-  if (index.dtype != DType::i64 && index.dtype != DType::i32) fail("{}: the index must be i64 or i32, not {}", call.op.name, base::info(index.dtype).name);
+  bool const whole = index.dtype == DType::i64 || index.dtype == DType::i32;
+  if (!whole && !same(product(index.sizes), 0))  // an empty one may have any dtype, as in PyTorch
+
+    fail("{}: the index must be i64 or i32, not {}", call.op.name, base::info(index.dtype).name);
 }
 std::int64_t checked(Kernel const& kernel, std::int64_t index, std::int64_t size) {
   if (index < 0 || index >= size) fail("{}: index {} is out of range for size {}", kernel.op.name, index, size);
   return index;
 }
-void copy_element(Strided const& to, std::int64_t at, Strided const& from, std::int64_t offset) { std::memcpy(to.at(at), from.at(offset), static_cast<std::size_t>(base::bytes_of(to.dtype))); }
+void copy_element(Strided const& to, std::int64_t at, Strided const& from, std::int64_t offset) {
+  std::memcpy(to.at(at), from.at(offset), static_cast<std::size_t>(base::bytes_of(to.dtype)));
+}
 void add_into(Strided const& y, std::int64_t at, Strided const& x, std::int64_t from) {
   if (base::is_real(y.dtype))
     y.set(at, y.real(at) + x.real(from));
@@ -62,7 +71,8 @@ void infer_gather(Inference& call) {
   if (x.rank() != index.rank() && x.rank() != 0 && index.rank() != 0) fail("{}: ranks differ: {} and {}", call.op.name, to_string(x), to_string(index));
   auto const axis = axis_of(call, x);
   for (std::size_t d = 0; d < index.sizes.size() && x.rank() > 0; ++d)
-    if (d != axis && !less_equal(index.sizes[d], x.sizes[d])) fail("{}: index size {} exceeds {} at dim {}", call.op.name, index.sizes[d].value, x.sizes[d].value, d);
+    if (d != axis && !less_equal(index.sizes[d], x.sizes[d]))
+      fail("{}: index size {} exceeds {} at dim {}", call.op.name, index.sizes[d].value, x.sizes[d].value, d);
   call.out.push_back(contiguous_meta(x.dtype, x.device, index.sizes));
 }
 template <class F>
@@ -71,7 +81,8 @@ void pairs(Kernel const& kernel, Strided const& x, Strided const& index, Strided
   base::Shape strides = x.sizes.empty() ? base::Shape(index.sizes.size(), 0) : x.strides;
   std::int64_t const size = x.sizes.empty() ? 1 : x.sizes[axis], stride = x.sizes.empty() ? 0 : x.strides[axis];
   if (axis < strides.size()) strides[axis] = 0;
-  walk<3>(index.sizes, {&index.strides, &strides, &other.strides}, [&](auto const& at) { f(at[1] + checked(kernel, index.whole(at[0]), size) * stride, at[2]); });
+  walk<3>(index.sizes, {&index.strides, &strides, &other.strides},
+          [&](auto const& at) { f(at[1] + checked(kernel, index.whole(at[0]), size) * stride, at[2]); });
 }
 void evaluate_gather(Kernel const& kernel) {
   pairs(kernel, kernel.in[0], kernel.in[1], kernel.out[0], [&](auto from, auto to) { copy_element(kernel.out[0], to, kernel.in[0], from); });
@@ -80,7 +91,8 @@ void infer_scatter_add(Inference& call) {
   auto const &x = call.x(0), &index = call.x(1), &source = call.x(2);
   need_index(call, index);
   if (x.dtype != source.dtype) fail("scatter_add: dtypes differ: {} and {}", base::info(x.dtype).name, base::info(source.dtype).name);
-  if (x.rank() != index.rank() || x.rank() != source.rank()) fail("scatter_add: ranks differ: {}, {} and {}", to_string(x), to_string(index), to_string(source));
+  if (x.rank() != index.rank() || x.rank() != source.rank())
+    fail("scatter_add: ranks differ: {}, {} and {}", to_string(x), to_string(index), to_string(source));
   auto const axis = axis_of(call, x);
   for (std::size_t d = 0; d < x.sizes.size(); ++d)
     if (!less_equal(index.sizes[d], source.sizes[d]) || (d != axis && !less_equal(index.sizes[d], x.sizes[d])))
@@ -107,7 +119,8 @@ void infer_index_select(Inference& call) {
   call.out.push_back(contiguous_meta(x.dtype, x.device, with_size(x, axis_of(call, x), index.rank() ? index.sizes[0] : Dim(1))));
 }
 template <class F>
-void slices(Kernel const& kernel, Strided const& x, Strided const& index, Strided const& other, F f) {  // f(offset in x, offset in other) for other[.., i, ..] and x[.., index[i], ..]
+void slices(Kernel const& kernel, Strided const& x, Strided const& index, Strided const& other,
+            F f) {  // f(offset in x, offset in other) for other[.., i, ..] and x[.., index[i], ..]
   std::size_t const axis = axis_of(kernel, x.sizes.size());
   if (x.sizes.empty()) return f(std::int64_t{0}, std::int64_t{0});
   base::Shape outer = x.sizes;
@@ -141,21 +154,19 @@ void evaluate_index_add(Kernel const& kernel) {
     if (base::is_real(y.dtype))
       y.set(to, y.real(to) + alpha.real * kernel.in[2].real(from));
     else
-      y.set_whole(to, y.whole(to) + static_cast<std::int64_t>(alpha.real) * kernel.in[2].whole(from));
+      y.set_whole(to, static_cast<std::int64_t>(static_cast<std::uint64_t>(y.whole(to)) +
+                                                static_cast<std::uint64_t>(base::truncate(alpha.real)) * static_cast<std::uint64_t>(kernel.in[2].whole(from))));
   });
 }
-std::string slices_equation(Attrs const& attrs, Meta const& x, bool transposed) {
+std::string slices_equation(Attrs const& attrs, Meta const& x, Meta const& index, bool transposed) {
+  std::string const one = letters(1, x.rank()), mark = transposed ? "!" : "", picks = index.rank() ? one + (x.rank() ? mark : "!") : "";
   auto wide = letters(x.rank()), narrow = wide;
-  if (x.rank() == 0) return transposed ? ",a!,->" : ",a!->";
-  auto const d = static_cast<std::size_t>(base::wrap_dim("equation", attrs.ints[0].value, x.rank()));
-  narrow[d] = letters(1, x.rank())[0];
-  std::string const index(1, narrow[d]);
-  if (transposed) {
-    wide.insert(d + 1, "!"), narrow.insert(d + 1, "!");
-    return wide + "," + index + "!," + narrow + "->" + wide;
+  if (x.rank() > 0) {
+    auto const d = static_cast<std::size_t>(base::wrap_dim("equation", attrs.ints[0].value, x.rank()));
+    narrow.replace(d, 1, index.rank() ? one + mark : "1");  // an index without dims picks one slice
+    wide.insert(d + 1, transposed ? "!" : "?");
   }
-  wide.insert(d + 1, "?");
-  return wide + "," + index + "->" + narrow;
+  return wide + "," + picks + (transposed ? "," + narrow + "->" + wide : "->" + narrow);
 }
 
 void infer_cat(Inference& call) {
@@ -166,7 +177,7 @@ void infer_cat(Inference& call) {
   for (auto const* meta : call.in) {
     if (!meta) fail("cat: a number can't be concatenated");
     dtypes.push_back(meta->dtype), ranks.push_back(meta->rank());
-    bool const legacy = meta->rank() == 1 && meta->sizes[0].value == 0;  // an empty vector joins anything, as in PyTorch
+    bool const legacy = meta->rank() == 1 && same(meta->sizes[0], 0);  // an empty vector joins anything, as in PyTorch
     if (!first && !legacy) first = meta;
   }
   if (!first) first = call.in[0];
@@ -176,7 +187,7 @@ void infer_cat(Inference& call) {
   Dim total = 0;
   for (std::size_t k = 0; k < call.in.size(); ++k) {
     auto const& x = *call.in[k];
-    if (x.rank() == 1 && x.sizes[0].value == 0) continue;
+    if (x.rank() == 1 && same(x.sizes[0], 0)) continue;
     if (x.rank() != first->rank()) fail("cat: ranks differ: {} and {}", to_string(*first), to_string(x));
     for (std::size_t d = 0; d < sizes.size(); ++d)
       if (d != axis && !same(sizes[d], x.sizes[d])) fail("cat: sizes {} and {} differ at dim {} of operand {}", sizes[d].value, x.sizes[d].value, d, k);
@@ -234,6 +245,7 @@ std::string triangle_equation(Attrs const&, std::span<Meta const* const> in) {
 }
 }  // namespace
 
+// clang-format off
 constinit const OpDef embedding{.name = "embedding", .kind = Kind::gather, .signature = "Tensor weight, Tensor input",
     .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) {
       auto const index = letters(in[1]->rank(), 2);
@@ -248,7 +260,14 @@ constinit const OpDef embedding_grad{.name = "embedding_grad", .kind = Kind::gat
     }},
     .terms = "a-", .combine = Monoid::sum, .mono = "+.", .types = Types::first,
     .vjp = [](Vjp& v) { v.grad(0) = call(embedding, {v.g(), v.x(1)}); }, .saves = 2,
-    .infer = [](Inference& call) { call.out.push_back(contiguous_meta(call.x().dtype, call.x().device, Dims{call.attrs.ints[0], call.x().sizes[call.x().sizes.size() - 1]})); },
+    .infer = [](Inference& call) {
+      auto const &g = call.x(0), &index = call.x(1);
+      need_index(call, index);
+      bool fits = g.rank() == index.rank() + 1 && !less(call.attrs.ints[0], 0);
+      for (std::size_t d = 0; fits && d < index.sizes.size(); ++d) fits = same(g.sizes[d], index.sizes[d]);
+      if (!fits) fail("embedding_grad: a gradient {} does not fit indices {} into {} rows", to_string(g), to_string(index), call.attrs.ints[0].value);
+      call.out.push_back(contiguous_meta(g.dtype, g.device, Dims{call.attrs.ints[0], g.sizes[g.sizes.size() - 1]}));
+    },
     .evaluate = evaluate_embedding_grad};
 constinit const OpDef gather{.name = "gather", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
@@ -289,18 +308,18 @@ constinit const OpDef scatter_add{.name = "scatter_add", .kind = Kind::gather, .
       v.grad(2) = g;
     }, .saves = 2, .infer = infer_scatter_add, .evaluate = evaluate_scatter_add};
 constinit const OpDef index_select{.name = "index_select", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index",
-    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return slices_equation(attrs, *in[0], false); }}, .terms = "a-", .mono = "+.", .copy = true,
+    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return slices_equation(attrs, *in[0], *in[1], false); }}, .terms = "a-", .mono = "+.", .copy = true,
     .types = Types::first,
     .vjp = [](Vjp& v) {
       Attrs attrs = v.attrs;
       v.grad(0) = call(index_add, {zeros_like(v.x(0)), v.x(1), v.g()}, attrs.with_num(1.0));
     }, .saves = 2, .infer = infer_index_select, .evaluate = evaluate_index_select};
 constinit const OpDef index_add{.name = "index_add", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index, Tensor source, *, float alpha=1",
-    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return slices_equation(attrs, *in[0], true); }}, .terms = "a-b", .mono = "+.+",
+    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return slices_equation(attrs, *in[0], *in[1], true); }}, .terms = "a-b", .mono = "+.+",
     .types = Types::first,
     .vjp = [](Vjp& v) {
       v.grad(0) = v.g();
-      if (v.wants(2)) v.grad(2) = call(index_select, {v.g(), v.x(1)}, Attrs{}.with(v.attrs.ints[0])) * Var(nullptr, Input{-1, v.attrs.nums[0]});
+      if (v.wants(2)) v.grad(2) = call(index_select, {v.g(), v.x(1)}, Attrs{}.with(v.attrs.ints[0])) * num(v.attrs.nums[0]);
     }, .saves = 2, .infer = infer_index_add, .evaluate = evaluate_index_add};
 constinit const OpDef cat{.name = "cat", .kind = Kind::gather, .signature = "Tensor[] tensors, int dim=0",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
@@ -320,5 +339,6 @@ constinit const OpDef tril{.name = "tril", .kind = Kind::gather, .signature = "T
     .copy = true, .types = Types::first, .vjp = [](Vjp& v) { v.grad(0) = call(tril, {v.g()}, v.attrs); }, .infer = infer_triangle, .evaluate = evaluate_triangle<false>};
 constinit const OpDef triu{.name = "triu", .kind = Kind::gather, .signature = "Tensor input, int diagonal=0", .equation = {.build = triangle_equation}, .terms = "a", .mono = "+",
     .copy = true, .types = Types::first, .vjp = [](Vjp& v) { v.grad(0) = call(triu, {v.g()}, v.attrs); }, .infer = infer_triangle, .evaluate = evaluate_triangle<true>};
+// clang-format on
 
 }  // namespace tenon::ir::ops

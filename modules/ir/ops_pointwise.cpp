@@ -15,10 +15,10 @@ double half_even(double x) {
   return rest < 0.5 || (rest == 0.5 && std::fmod(low, 2) == 0) ? (x < 0 && low == 0 ? -0.0 : low) : (low + 1 == 0 ? -0.0 : low + 1);
 }
 constexpr std::int64_t identity(W x, R) { return x[0]; }
-Var choose(Var condition, Var yes, Var no) { return call(where, {condition, yes, no}); }
 Var zero_gradient(Vjp& v) { return v.g() * 0.0; }
 }  // namespace
 
+// clang-format off
 constinit const OpDef neg{.name = "neg", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "a", .mono = "-",
     .element = {[](R x, R) { return -x[0]; }, [](W x, R) { return static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(x[0])); }}, .source = "-{0}",
     .vjp = [](Vjp& v) { v.grad(0) = -v.g(); }};
@@ -105,12 +105,12 @@ constinit const OpDef softplus{.name = "softplus", .kind = Kind::pointwise, .sig
     .element = {[](R x, R a) { return x[0] * a[0] > a[1] ? x[0] : std::log1p(std::exp(x[0] * a[0])) / a[0]; }},
     .source = "({0} * {a0} > {a1} ? {0} : log1p(exp({0} * {a0})) / {a0})",
     .vjp = [](Vjp& v) {
-      Var const scaled = v.x() * Var(nullptr, Input{-1, v.attrs.nums[0]});
-      v.grad(0) = choose(call(gt, {scaled, Var(nullptr, Input{-1, v.attrs.nums[1]})}), v.g(), v.g() * call(sigmoid, {scaled}));
+      Var const scaled = v.x() * num(v.attrs.nums[0]);
+      v.grad(0) = choose(call(gt, {scaled, num(v.attrs.nums[1])}), v.g(), v.g() * call(sigmoid, {scaled}));
     }, .saves = 1};
 constinit const OpDef leaky_relu{.name = "leaky_relu", .kind = Kind::pointwise, .signature = "Tensor input, float negative_slope=0.01", .terms = "-", .mono = ".",
     .element = {[](R x, R a) { return x[0] > 0 ? x[0] : x[0] * a[0]; }}, .source = "({0} > 0 ? {0} : {0} * {a0})",
-    .vjp = [](Vjp& v) { v.grad(0) = choose(call(gt, {v.x(), 0.0}), v.g(), v.g() * Var(nullptr, Input{-1, v.attrs.nums[0]})); }, .saves = 1};
+    .vjp = [](Vjp& v) { v.grad(0) = choose(call(gt, {v.x(), 0.0}), v.g(), v.g() * num(v.attrs.nums[0])); }, .saves = 1};
 constinit const OpDef isnan{.name = "isnan", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "-", .mono = ".", .types = Types::boolean,
     .element = {[](R x, R) { return static_cast<double>(x[0] != x[0]); }, [](W, R) { return std::int64_t{0}; }}, .source = "({0} != {0})"};
 constinit const OpDef logical_not{.name = "logical_not", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "-", .mono = "-", .types = Types::boolean,
@@ -120,5 +120,6 @@ constinit const OpDef to{.name = "to", .kind = Kind::pointwise, .signature = "Te
     .infer = [](Inference& call) { call.out.push_back(contiguous_meta(AttrReader{call.attrs}.dtype(), call.x().device, call.x().sizes)); }};
 constinit const OpDef clone{.name = "clone", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "a", .mono = "+", .copy = true,
     .element = {[](R x, R) { return x[0]; }, identity}, .source = "{0}", .vjp = [](Vjp& v) { v.grad(0) = v.g(); }};
+// clang-format on
 
 }  // namespace tenon::ir::ops

@@ -50,26 +50,35 @@ void infer_reduce(Inference& call) {
     if (call.op.combine == Monoid::avg && !base::is_real(type)) fail("{}: needs a floating dtype, not {}", call.op.name, base::info(x.dtype).name);
   } else {
     for (std::size_t d = 0; d < x.sizes.size(); ++d)
-      if (how.mask[d] && x.sizes[d].value == 0) fail("{}: dim {} of {} is empty and has no {}", call.op.name, d, to_string(x), call.op.combine == Monoid::max ? "maximum" : "minimum");
+      if (how.mask[d] && same(x.sizes[d], 0))
+        fail("{}: dim {} of {} is empty and has no {}", call.op.name, d, to_string(x), call.op.combine == Monoid::max ? "maximum" : "minimum");
   }
   call.out.push_back(contiguous_meta(type, x.device, reduced_sizes(x, how, how.keep)));
 }
 
 double fold(Monoid monoid, double a, double b) {
   switch (monoid) {
-    case Monoid::prod: return a * b;
-    case Monoid::max: return a != a || a > b ? a : b;
-    case Monoid::min: return a != a || a < b ? a : b;
-    default: return a + b;
+    case Monoid::prod:
+      return a * b;
+    case Monoid::max:
+      return a != a || a > b ? a : b;
+    case Monoid::min:
+      return a != a || a < b ? a : b;
+    default:
+      return a + b;
   }
 }
 std::int64_t fold(Monoid monoid, std::int64_t a, std::int64_t b) {
   auto const x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
   switch (monoid) {
-    case Monoid::prod: return static_cast<std::int64_t>(x * y);
-    case Monoid::max: return std::max(a, b);
-    case Monoid::min: return std::min(a, b);
-    default: return static_cast<std::int64_t>(x + y);
+    case Monoid::prod:
+      return static_cast<std::int64_t>(x * y);
+    case Monoid::max:
+      return std::max(a, b);
+    case Monoid::min:
+      return std::min(a, b);
+    default:
+      return static_cast<std::int64_t>(x + y);
   }
 }
 double item(Strided const& x, std::int64_t at, double) { return x.real(at); }
@@ -117,7 +126,6 @@ Var spread(Vjp& v, Var g) {
   if (!how.keep) g = call(reshape, {g}, Attrs{}.with(reduced_sizes(x, how, true)));
   return call(expand, {g}, Attrs{}.with(x.sizes));
 }
-Var choose(Var condition, Var yes, Var no) { return call(where, {condition, yes, no}); }
 Attrs reduce_attrs(Vjp& v, bool with_dtype) {
   AttrReader reader{v.attrs};
   Attrs attrs = Attrs{}.with(reader.list()).with(Dim(true));
@@ -142,7 +150,7 @@ void infer_arg(Inference& call) {
     for (std::size_t d = 0; d < x.sizes.size(); ++d)
       if (d != axis)
         sizes.push_back(x.sizes[d]);
-      else if (x.sizes[d].value == 0)
+      else if (same(x.sizes[d], 0))
         fail("{}: dim {} of {} is empty", call.op.name, d, to_string(x));
       else if (keep)
         sizes.push_back(1);
@@ -216,6 +224,7 @@ void scan(Kernel const& kernel) {
 }
 }  // namespace
 
+// clang-format off
 constinit const OpDef sum{.name = "sum", .kind = Kind::reduction, .signature = "Tensor input, int[] dim=[], bool keepdim=False, *, dtype? dtype=None",
     .equation = {.build = reduce_equation}, .terms = "a", .combine = Monoid::sum, .mono = "+", .types = Types::custom, .precision = Precision::wide,
     .vjp = [](Vjp& v) { v.grad(0) = spread(v, v.g()); }, .infer = infer_reduce, .evaluate = evaluate_reduce};
@@ -251,5 +260,6 @@ constinit const OpDef cumsum{.name = "cumsum", .kind = Kind::scan, .signature = 
       Var const total = call(sum, {v.g()}, Attrs{}.with(std::array{v.attrs.ints[0]}).with(Dim(true)).with(Dim(absent)));
       v.grad(0) = total - call(cumsum, {v.g()}, Attrs{}.with(v.attrs.ints[0]).with(Dim(absent))) + v.g();
     }, .infer = infer_scan, .evaluate = [](Kernel const& k) { base::is_real(k.out[0].dtype) ? scan<double>(k) : scan<std::int64_t>(k); }};
+// clang-format on
 
 }  // namespace tenon::ir::ops

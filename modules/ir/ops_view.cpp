@@ -20,17 +20,17 @@ Dims target_sizes(std::span<Dim const> wish, Dims const& from) {
   Dim known = 1;
   std::optional<std::size_t> open;
   for (std::size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d].value == -1) {
+    if (!less(sizes[d], 0)) {
+      known = known * sizes[d];
+    } else if (same(sizes[d], -1)) {
       if (open) fail("reshape: only one size can be -1, not those at {} and {}", *open, d);
       open = d;
-    } else if (sizes[d].value < 0) {
-      fail("reshape: size {} at {} is negative", sizes[d].value, d);
     } else {
-      known = known * sizes[d];
+      fail("reshape: size {} at {} is negative", sizes[d].value, d);
     }
   }
   if (open) {
-    if (known.value == 0) fail("reshape: the size at {} can't be told for 0 elements", *open);
+    if (same(known, 0)) fail("reshape: the size at {} can't be told for 0 elements", *open);
     if (!same(total % known, 0)) fail("reshape: {} elements do not fill a multiple of {}", total.value, known.value);
     sizes[*open] = total / known;
   } else if (!same(total, known)) {
@@ -47,9 +47,9 @@ bool reshape_geometry(View& view) {
     Dim count, stride;
   };
   std::vector<Run> runs;  // innermost first
-  bool const empty = product(view.sizes).value == 0;
+  bool const empty = same(product(view.sizes), 0);
   for (std::size_t d = view.sizes.size(); d-- > 0 && !empty;) {
-    if (view.sizes[d].value == 1) continue;
+    if (same(view.sizes[d], 1)) continue;
     if (!runs.empty() && same(view.strides[d], runs.back().count * runs.back().stride))
       runs.back().count = runs.back().count * view.sizes[d];
     else
@@ -66,7 +66,7 @@ bool reshape_geometry(View& view) {
   std::size_t run = 0;
   Dim left = runs.empty() ? Dim(1) : runs[0].count, stride = runs.empty() ? Dim(1) : runs[0].stride;
   for (std::size_t d = sizes.size(); d-- > 0;) {
-    if (sizes[d].value == 1) {
+    if (same(sizes[d], 1)) {
       strides[d] = d + 1 < sizes.size() ? strides[d + 1] * sizes[d + 1] : Dim(1);
       continue;
     }
@@ -81,13 +81,23 @@ bool reshape_geometry(View& view) {
   view.strides = strides;
   return true;
 }
-std::string reshape_equation(Attrs const& attrs, std::span<Meta const* const> in) {
-  AttrReader reader{attrs};
-  auto const to = values(target_sizes(reader.list(), in[0]->sizes)), from = values(in[0]->sizes);
+Dims flattened(Attrs const& attrs, Dims const& from) {
+  int const rank = std::max(static_cast<int>(from.size()), 1);
+  auto const first = place("flatten", attrs.ints[0], rank), last = place("flatten", attrs.ints[1], rank);
+  if (first > last) fail("flatten: start_dim {} lies behind end_dim {}", first, last);
+  if (from.empty()) return Dims{Dim(1)};
+  Dims to(std::span<Dim const>(from).first(first));
+  to.push_back(product(std::span<Dim const>(from).subspan(first, last - first + 1)));
+  for (std::size_t d = last + 1; d < from.size(); ++d) to.push_back(from[d]);
+  return to;
+}
+// The equation of the same elements in other sizes: the smallest groups of dims with equal products on both sides.
+std::string regroup(Dims const& from_sizes, Dims const& to_sizes) {
+  auto const from = values(from_sizes), to = values(to_sizes);
   std::string left, right;
   int next = 0;
   std::size_t i = 0, j = 0;
-  while (i < from.size() || j < to.size()) {  // the smallest groups of dims with equal products on both sides
+  while (i < from.size() || j < to.size()) {
     std::size_t const a = i, b = j;
     std::int64_t product_from = i < from.size() ? from[i++] : 1, product_to = j < to.size() ? to[j++] : 1;
     while (product_from != product_to)
@@ -113,6 +123,10 @@ std::string reshape_equation(Attrs const& attrs, std::span<Meta const* const> in
     }
   }
   return left + "->" + right;
+}
+std::string reshape_equation(Attrs const& attrs, std::span<Meta const* const> in) {
+  AttrReader reader{attrs};
+  return regroup(in[0]->sizes, target_sizes(reader.list(), in[0]->sizes));
 }
 
 std::vector<std::size_t> permutation(Attrs const& attrs, int rank) {
@@ -157,9 +171,10 @@ bool expand_geometry(View& view) {
   for (std::size_t d = 0; d < wish.size(); ++d) {
     bool const fresh = d < lead;
     Dim const size = fresh ? Dim(1) : view.sizes[d - lead];
-    if (wish[d].value == -1 && !fresh) {
+    bool const negative = less(wish[d], 0);
+    if (negative && !fresh && same(wish[d], -1)) {
       sizes.push_back(size), strides.push_back(view.strides[d - lead]);
-    } else if (wish[d].value < 0) {
+    } else if (negative) {
       fail("expand: size {} of new dim {} is negative", wish[d].value, d);
     } else if (!fresh && same(size, wish[d])) {
       sizes.push_back(size), strides.push_back(view.strides[d - lead]);
@@ -208,12 +223,13 @@ bool squeeze_geometry(View& view) {
   return true;
 }
 std::string squeeze_equation(Attrs const& attrs, std::span<Meta const* const> in) {
-  auto const mask = squeezed(attrs, in[0]->sizes);
-  auto const all = letters(in[0]->rank());
+  AttrReader reader{attrs};
+  auto const named = dim_mask("squeeze", reader.list(), in[0]->rank()), dropped = squeezed(attrs, in[0]->sizes);
   std::string from, to;
-  for (std::size_t d = 0; d < all.size(); ++d) {
-    from += mask[d] ? '1' : all[d];
-    if (!mask[d]) to += all[d];
+  for (std::size_t d = 0; d < named.size(); ++d) {  // a named dim that stays must stay whole: a part of size 1 would be dropped
+    auto const name = letters(1, static_cast<int>(d)) + (named[d] ? "!" : "");
+    from += dropped[d] ? "1" : name;
+    if (!dropped[d]) to += name;
   }
   return from + "->" + to;
 }
@@ -221,15 +237,15 @@ std::string squeeze_equation(Attrs const& attrs, std::span<Meta const* const> in
 // start and end as PyTorch clamps them: negative ones count from the end.
 Dim clamped(Dim at, Dim size) {
   if (at.value == std::numeric_limits<std::int64_t>::max()) return size;
-  if (at.value < 0) at = at + size;
-  if (at.value < 0) return 0;
+  if (less(at, 0)) at = at + size;
+  if (less(at, 0)) return 0;
   return less(size, at) ? size : at;
 }
 bool slice_geometry(View& view) {
   AttrReader reader{view.attrs};
   auto const d = place("slice", reader.number(), static_cast<int>(view.sizes.size()));
   Dim const size = view.sizes[d], start = clamped(reader.number(), size), end = clamped(reader.number(), size), step = reader.number();
-  if (step.value < 1) fail("slice: step must be at least 1, not {}", step.value);
+  if (less(step, 1)) fail("slice: step must be at least 1, not {}", step.value);
   view.offset = view.offset + start * view.strides[d];
   view.sizes[d] = less(start, end) ? (step == Dim(1) ? end - start : (end - start + step - 1) / step) : Dim(0);
   view.strides[d] = view.strides[d] * step;
@@ -241,8 +257,9 @@ bool select_geometry(View& view) {
   if (rank == 0) fail("select: a 0-d tensor has no dim to select from");
   auto const d = place("select", reader.number(), rank);
   Dim index = reader.number();
-  if (!less_equal(Dim(0) - view.sizes[d], index) || !less(index, view.sizes[d])) fail("select: index {} is out of range for dim {} of size {}", index.value, d, view.sizes[d].value);
-  if (index.value < 0) index = index + view.sizes[d];
+  if (!less_equal(Dim(0) - view.sizes[d], index) || !less(index, view.sizes[d]))
+    fail("select: index {} is out of range for dim {} of size {}", index.value, d, view.sizes[d].value);
+  if (less(index, 0)) index = index + view.sizes[d];
   view.offset = view.offset + index * view.strides[d];
   Dims sizes, strides;
   for (std::size_t i = 0; i < view.sizes.size(); ++i)
@@ -259,13 +276,16 @@ std::string marked(Attrs const& attrs, std::span<Meta const* const> in, bool dro
 }
 
 // slice_grad(g, sizes, dim, start, end, step): zeros of `sizes` with g written where slice would read.
+Attrs slice_attrs(Attrs const& attrs) {  // without the sizes in front
+  Attrs rest;
+  AttrReader reader{attrs};
+  for (reader.list(); reader.at < attrs.ints.size();) rest.with(reader.number());
+  return rest;
+}
 void evaluate_slice_grad(Kernel const& kernel) {
   auto const& y = kernel.out[0];
-  AttrReader reader{kernel.attrs};
-  reader.list();
-  Attrs slice_attrs;
-  while (reader.at < kernel.attrs.ints.size()) slice_attrs.with(reader.number());
-  View view{slice_attrs, y.dtype, {}, {}, 0};
+  Attrs const window = slice_attrs(kernel.attrs);
+  View view{window, y.dtype, {}, {}, 0};
   for (auto size : y.sizes) view.sizes.push_back(size);
   for (auto stride : y.strides) view.strides.push_back(stride);
   slice_geometry(view);
@@ -278,6 +298,7 @@ Attrs slice_grad_attrs(Dims const& sizes, Dim dim, Dim start, Dim end, Dim step)
 void to_parent_sizes(Vjp& v) { v.grad(0) = call(reshape, {v.g()}, Attrs{}.with(v.x().meta().sizes)); }
 }  // namespace
 
+// clang-format off
 constinit const OpDef reshape{.name = "reshape", .kind = Kind::view, .signature = "Tensor input, size[] shape", .equation = {.build = reshape_equation}, .terms = "a",
     .mono = "+", .copy = true, .types = Types::first, .cost = 0, .source = "{0}", .vjp = to_parent_sizes, .geometry = reshape_geometry};
 constinit const OpDef permute{.name = "permute", .kind = Kind::view, .signature = "Tensor input, int[] dims", .equation = {.build = reorder_equation<permutation>}, .terms = "a",
@@ -313,10 +334,10 @@ constinit const OpDef select{.name = "select", .kind = Kind::view, .signature = 
     .equation = {.build = [](Attrs const& a, std::span<Meta const* const> in) { return marked(a, in, true); }}, .terms = "a", .mono = "+", .copy = true,
     .types = Types::first, .cost = 0, .source = "{0}",
     .vjp = [](Vjp& v) {
-      Dim const index = v.attrs.ints[1], end = index.value == -1 ? Dim(std::numeric_limits<std::int64_t>::max()) : index + 1;
-      Dim const dim = place("select", v.attrs.ints[0], v.x().rank());
+      Dim const dim = place("select", v.attrs.ints[0], v.x().rank()), size = v.x().size(static_cast<int>(dim.value));
+      Dim const index = less(v.attrs.ints[1], 0) ? v.attrs.ints[1] + size : v.attrs.ints[1];
       Var const g = call(unsqueeze, {v.g()}, Attrs{}.with(dim));
-      v.grad(0) = call(slice_grad, {g}, slice_grad_attrs(v.x().meta().sizes, dim, index, end, 1));
+      v.grad(0) = call(slice_grad, {g}, slice_grad_attrs(v.x().meta().sizes, dim, index, index + 1, 1));
     }, .geometry = select_geometry};
 constinit const OpDef slice_grad{.name = "slice_grad", .kind = Kind::gather, .signature = "Tensor grad, size[] sizes, int dim, size start, size end, size step",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
@@ -326,15 +347,25 @@ constinit const OpDef slice_grad{.name = "slice_grad", .kind = Kind::gather, .si
     }},
     .terms = "a", .mono = "+", .copy = true, .types = Types::first,
     .vjp = [](Vjp& v) {
-      AttrReader reader{v.attrs};
-      reader.list();
-      Attrs attrs;
-      while (reader.at < v.attrs.ints.size()) attrs.with(reader.number());
-      v.grad(0) = call(slice, {v.g()}, attrs);
+      v.grad(0) = call(slice, {v.g()}, slice_attrs(v.attrs));
     },
     .infer = [](Inference& call) {
       AttrReader reader{call.attrs};
-      call.out.push_back(contiguous_meta(call.x().dtype, call.x().device, Dims(reader.list())));
+      auto const& g = call.x();
+      Dims const sizes(reader.list());
+      Meta const parent = contiguous_meta(g.dtype, g.device, sizes);
+      Attrs const window = slice_attrs(call.attrs);
+      View view{window, g.dtype, parent.sizes, parent.strides, 0};
+      slice_geometry(view);
+      bool fits = g.sizes.size() == sizes.size();
+      for (std::size_t d = 0; fits && d < sizes.size(); ++d) fits = same(g.sizes[d], view.sizes[d]);
+      if (!fits) fail("slice_grad: a gradient {} does not fit a slice of sizes {}", to_string(g), base::to_string(values(view.sizes)));
+      call.out.push_back(parent);
     }, .evaluate = evaluate_slice_grad};
+constinit const OpDef flatten{.name = "flatten", .kind = Kind::view, .signature = "Tensor input, int start_dim=0, int end_dim=-1",
+    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return regroup(in[0]->sizes, flattened(attrs, in[0]->sizes)); }}, .terms = "a", .mono = "+",
+    .copy = true, .types = Types::first, .cost = 0, .source = "{0}",
+    .decompose = [](Body& b) { b.out.push_back(call(reshape, {b.x()}, Attrs{}.with(flattened(b.attrs, b.x().meta().sizes)))); }};
+// clang-format on
 
 }  // namespace tenon::ir::ops

@@ -27,7 +27,8 @@ class Parser {
     while (peek_word("require")) require();
     while (peek() == '%') node();
     word("return");
-    if (peek() == '%') do graph_.outputs.push_back(known_value());
+    if (peek() == '%') do
+        graph_.outputs.push_back(known_value());
       while (accept(","));
     expect("}");
     skip_spaces();
@@ -188,8 +189,11 @@ class Parser {
   Scalar scalar() {
     skip_spaces();
     std::size_t const start = at_;
-    for (auto const& [text, value] : {std::pair{"none", Scalar()}, {"true", Scalar(true)}, {"false", Scalar(false)}, {"inf", Scalar(std::numeric_limits<double>::infinity())},
-             {"nan", Scalar(std::numeric_limits<double>::quiet_NaN())}})
+    for (auto const& [text, value] : {std::pair{"none", Scalar()},
+                                      {"true", Scalar(true)},
+                                      {"false", Scalar(false)},
+                                      {"inf", Scalar(std::numeric_limits<double>::infinity())},
+                                      {"nan", Scalar(std::numeric_limits<double>::quiet_NaN())}})
       if (peek_word(text)) return word(text), value;
     if (accept("-inf")) return Scalar(-std::numeric_limits<double>::infinity());
     if (accept("-nan")) return Scalar(-std::numeric_limits<double>::quiet_NaN());
@@ -279,10 +283,18 @@ class Parser {
   void attribute(Parameter const& parameter, Attrs& attrs) {
     switch (parameter.type) {
       case Type::wholes:
-      case Type::sizes: attrs.with(dims()); return;
-      case Type::real: attrs.with_num(scalar()); return;
-      case Type::text: attrs.with_text(quoted()); return;
-      case Type::device: attrs.with(device()); return;
+      case Type::sizes:
+        attrs.with(dims());
+        return;
+      case Type::real:
+        attrs.with_num(scalar());
+        return;
+      case Type::text:
+        attrs.with_text(quoted());
+        return;
+      case Type::device:
+        attrs.with(device());
+        return;
       case Type::flag: {
         bool const yes = peek_word("true");
         word(yes ? "true" : "false");
@@ -302,17 +314,25 @@ class Parser {
         attrs.with(Dim(found - parameter.choices.begin()));
         return;
       }
-      default: attrs.with(optional_dim());
+      default:
+        attrs.with(optional_dim());
     }
   }
   // One attribute of the defaults, so that those left out keep theirs.
   static void copy_default(Parameter const& parameter, AttrReader& from, Attrs& to) {
     switch (parameter.type) {
       case Type::wholes:
-      case Type::sizes: to.with(from.list()); return;
-      case Type::real: to.with_num(from.num()); return;
-      case Type::text: to.text = from.attrs.text; return;
-      default: to.with(from.number());
+      case Type::sizes:
+        to.with(from.list());
+        return;
+      case Type::real:
+        to.with_num(from.num());
+        return;
+      case Type::text:
+        to.text = from.attrs.text;
+        return;
+      default:
+        to.with(from.number());
     }
   }
 

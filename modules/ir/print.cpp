@@ -70,7 +70,8 @@ std::string to_string(Graph const& graph) {
 std::string to_dot(Graph const& graph) {
   std::string text = std::format("digraph \"{}\" {{\n  node [shape=record, fontname=\"monospace\", fontsize=10];\n", escaped(graph.name));
   for (int input : graph.inputs)
-    text += std::format("  v{} [label=\"{}|{}\", style=rounded];\n", input, escaped(graph.values[static_cast<std::size_t>(input)].name), escaped(meta_text(graph, input)));
+    text += std::format("  v{} [label=\"{}|{}\", style=rounded];\n", input, escaped(graph.values[static_cast<std::size_t>(input)].name),
+                        escaped(meta_text(graph, input)));
   for (auto const& node : graph.nodes) {
     auto const place = node.at.line ? std::format("|{}", escaped(base::short_place(node.at))) : "";
     text += std::format("  v{} [label=\"{}|{}{}\"];\n", node.first, escaped(call_text(graph, node)), escaped(meta_text(graph, node.first)), place);

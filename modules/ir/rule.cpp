@@ -26,6 +26,27 @@ namespace {
 Attrs const one_alpha = Attrs{}.with_num(1.0);
 }
 
+Var num(Scalar number) { return {nullptr, Input{-1, number}}; }
+Var lifted(Var number, Var like) {
+  auto const& meta = like.meta();
+  return create(*like.emit, ops::full, Attrs{}.with(std::span<Dim const>{}).with(meta.dtype).with(meta.device).with_num(number.input.scalar));
+}
+double pinned(Scalar const& number) {
+  bool const whole = number.kind != ScalarKind::real;
+  ensure(whole || number.node < 0, "a float that its signature calls fixed varies");
+  if (whole) same(Dim(number.whole, number.node, number.owner), number.whole);
+  return number.real;
+}
+Var choose(Var condition, Var yes, Var no) { return call(ops::where, {condition, yes, no}); }
+Var cast(Var x, base::DType type) { return x.meta().dtype == type ? x : call(ops::to, {x}, Attrs{}.with(type)); }
+Var widened(Var x) {
+  auto const type = x.meta().dtype;
+  return type == base::DType::f64 || type == base::DType::f32 ? x : cast(x, base::DType::f32);
+}
+Attrs over(std::span<Dim const> dims, bool keep) { return Attrs{}.with(dims).with(Dim(keep)); }
+Attrs summed(std::span<Dim const> dims, bool keep) { return over(dims, keep).with(Dim(absent)); }
+Attrs at_dim(std::int64_t dim) { return Attrs{}.with(Dim(dim)); }
+
 Var operator+(Var a, Var b) { return a.is_tensor() ? call(ops::add, {a, b}, one_alpha) : call(ops::add, {b, a}, one_alpha); }
 Var operator-(Var a, Var b) { return call(ops::sub, {a, b}, one_alpha); }
 Var operator*(Var a, Var b) { return a.is_tensor() ? call(ops::mul, {a, b}) : call(ops::mul, {b, a}); }
@@ -37,7 +58,7 @@ Var sum_to(Var x, Dims const& sizes) {
   std::size_t const lead = from.size() - sizes.size();
   Dims dims;
   for (std::size_t d = 0; d < from.size(); ++d)
-    if (d < lead || (sizes[d - lead].value == 1 && !same(from[d], 1))) dims.push_back(Dim(d));
+    if (d < lead || (same(sizes[d - lead], 1) && !same(from[d], 1))) dims.push_back(Dim(d));
   if (dims.empty()) return x;
   Var summed = call(ops::sum, {x}, Attrs{}.with(dims).with(Dim(true)));
   return lead == 0 ? summed : call(ops::reshape, {summed}, Attrs{}.with(sizes));

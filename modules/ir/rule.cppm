@@ -124,3 +124,24 @@ struct Body {
 };
 
 }  // namespace tenon::ir
+
+namespace tenon::ir {  // for the rows
+/// A number as an operand; as a 0-d tensor of the dtype and device of `like`; its value in this run, which must then be its value in every run.
+Var num(Scalar number);
+Var lifted(Var number, Var like);
+double pinned(Scalar const& number);
+/// A where.
+Var choose(Var condition, Var yes, Var no);
+/// `x` as another dtype; small floats and whole numbers as f32.
+Var cast(Var x, base::DType type);
+Var widened(Var x);
+/// Runs `body` on the widened operand and rounds its result back to the operand's dtype.
+template <class F>
+Var in_wide(Var x, F body) {
+  return cast(body(widened(x)), base::is_real(x.meta().dtype) ? x.meta().dtype : base::DType::f32);
+}
+/// Attributes of amax and of sum, mean, prod (which end in a dtype); of ops with one dim.
+Attrs over(std::span<Dim const> dims, bool keep);
+Attrs summed(std::span<Dim const> dims, bool keep);
+Attrs at_dim(std::int64_t dim);
+}  // namespace tenon::ir

@@ -38,9 +38,19 @@ std::span<Dim const> AttrReader::list() {
 namespace {
 using Type = Parameter::Type;
 using NamedType = std::pair<std::string_view, Type>;
-constexpr std::array<NamedType, 12> types{
-    NamedType{"Tensor", Type::tensor}, {"Tensor[]", Type::tensors}, {"int", Type::whole}, {"size", Type::size}, {"int[]", Type::wholes}, {"size[]", Type::sizes},
-    {"bool", Type::flag},   {"float", Type::real},  {"dtype", Type::dtype},         {"str", Type::text},       {"counter", Type::counter}, {"device", Type::device}};
+constexpr std::array<NamedType, 13> types{NamedType{"Tensor", Type::tensor},
+                                          {"Tensor[]", Type::tensors},
+                                          {"int", Type::whole},
+                                          {"size", Type::size},
+                                          {"int[]", Type::wholes},
+                                          {"size[]", Type::sizes},
+                                          {"bool", Type::flag},
+                                          {"float", Type::real},
+                                          {"fixed", Type::real},
+                                          {"dtype", Type::dtype},
+                                          {"str", Type::text},
+                                          {"counter", Type::counter},
+                                          {"device", Type::device}};
 
 std::string_view trim(std::string_view text) {
   auto const first = text.find_first_not_of(' ');
@@ -87,6 +97,7 @@ Parameter parse_parameter(std::string_view part, OpDef const& op) {
   auto const found = std::ranges::find(types, type, &std::pair<std::string_view, Type>::first);
   ensure(found != types.end(), std::format("{}: unknown parameter type {}", op.name, type));
   parameter.type = found->second;
+  parameter.fixed = type == "fixed";
   return parameter;
 }
 }  // namespace
@@ -147,12 +158,20 @@ Attrs default_attrs(OpDef const& op) {
   Attrs attrs;
   for (auto const& parameter : signature(op).parameters) switch (parameter.type) {
       case Type::tensor:
-      case Type::tensors: break;
+      case Type::tensors:
+        break;
       case Type::wholes:
-      case Type::sizes: attrs.with(list_default(parameter)); break;
-      case Type::real: attrs.with_num(real_default(parameter)); break;
-      case Type::text: attrs.with_text(parameter.fallback); break;
-      default: attrs.with(whole_default(parameter));
+      case Type::sizes:
+        attrs.with(list_default(parameter));
+        break;
+      case Type::real:
+        attrs.with_num(real_default(parameter));
+        break;
+      case Type::text:
+        attrs.with_text(parameter.fallback);
+        break;
+      default:
+        attrs.with(whole_default(parameter));
     }
   return attrs;
 }
@@ -161,7 +180,9 @@ namespace {
 std::string size_text(Dim dim, Symbols const* symbols) { return symbols ? symbols->to_string(dim) : std::to_string(dim.value); }
 
 std::string value_text(Parameter const& parameter, AttrReader& reader, Symbols const* symbols) {
-  auto const one = [&](Dim dim) { return dim.value == absent ? "none" : dim == Dim(std::numeric_limits<std::int64_t>::max()) ? "max" : size_text(dim, symbols); };
+  auto const one = [&](Dim dim) {
+    return dim.value == absent ? "none" : dim == Dim(std::numeric_limits<std::int64_t>::max()) ? "max" : size_text(dim, symbols);
+  };
   switch (parameter.type) {
     case Type::wholes:
     case Type::sizes: {
@@ -169,19 +190,24 @@ std::string value_text(Parameter const& parameter, AttrReader& reader, Symbols c
       for (auto dim : reader.list()) text += (text.empty() ? "" : ", ") + one(dim);
       return "[" + text + "]";
     }
-    case Type::flag: return reader.flag() ? "true" : "false";
+    case Type::flag:
+      return reader.flag() ? "true" : "false";
     case Type::dtype: {
       auto const dim = reader.number();
       return dim.value == absent ? "none" : std::string(base::info(static_cast<base::DType>(dim.value)).name);
     }
-    case Type::device: return base::to_string(reader.device());
-    case Type::choice: return std::string(parameter.choices[static_cast<std::size_t>(reader.number().value)]);
+    case Type::device:
+      return base::to_string(reader.device());
+    case Type::choice:
+      return std::string(parameter.choices[static_cast<std::size_t>(reader.number().value)]);
     case Type::real: {
       auto const number = reader.num();
       return symbols ? symbols->to_string(number) : Symbols().to_string(number);
     }
-    case Type::text: return std::format("\"{}\"", reader.attrs.text);
-    default: return one(reader.number());
+    case Type::text:
+      return std::format("\"{}\"", reader.attrs.text);
+    default:
+      return one(reader.number());
   }
 }
 }  // namespace

@@ -33,10 +33,14 @@ std::int64_t times(std::int64_t a, std::int64_t b) {
 }
 bool holds(std::int64_t a, Relation relation, std::int64_t b) {
   switch (relation) {
-    case Relation::equal: return a == b;
-    case Relation::unequal: return a != b;
-    case Relation::less: return a < b;
-    case Relation::less_equal: return a <= b;
+    case Relation::equal:
+      return a == b;
+    case Relation::unequal:
+      return a != b;
+    case Relation::less:
+      return a < b;
+    case Relation::less_equal:
+      return a <= b;
   }
   return false;
 }
@@ -70,7 +74,7 @@ struct Symbols::Table {
   std::vector<Expression> expressions;
   std::vector<std::int32_t> symbols;  // symbol number → expression
   std::vector<std::string> names;
-  std::array<int, 3> counts{};        // of s, i, r
+  std::array<int, 3> counts{};  // of s, i, r
 
   Expression const& at(Dim dim) const { return expressions[static_cast<std::size_t>(dim.node)]; }
   Dim own(Dim dim) const { return dim.owner == id && dim.node >= 0 ? dim : Dim(dim.value); }
@@ -129,6 +133,24 @@ struct Symbols::Table {
       }
     }
     return a;
+  }
+
+  // A bound that the expression never falls below, if one is known.
+  std::optional<std::int64_t> least(Dim dim) const {
+    if (dim.node < 0) return dim.value;
+    auto const& e = at(dim);
+    if (e.form == Form::symbol) return e.size ? std::optional<std::int64_t>(2) : std::nullopt;
+    if (e.form != Form::polynomial) return std::nullopt;
+    std::int64_t sum = 0;
+    for (auto const& term : e.terms) {
+      std::int64_t value = term.factor;
+      for (auto atom : term.atoms) {
+        auto const bound = least({0, atom, id});
+        if (!bound || *bound < 0 || __builtin_mul_overflow(value, *bound, &value)) return std::nullopt;
+      }
+      if ((term.factor < 0 && !term.atoms.empty()) || __builtin_add_overflow(sum, value, &sum)) return std::nullopt;
+    }
+    return sum;
   }
 
   int new_symbol(char prefix, std::int64_t hint, std::string name = {}) {
@@ -233,10 +255,11 @@ bool Symbols::decide(Dim a, Relation relation, Dim b, base::At at) {
   bool const truth = holds(a.value, relation, b.value);
   if (a.node < 0 && b.node < 0) return truth;
   if (a == b) return truth;
-  // A bare size symbol is at least 2, so what separates it from 0 and 1 needs no guard.
-  auto const is_size = [&](Dim d) { return d.node >= 0 && table_->at(d).size; };
-  auto const below_two = [](Dim d) { return d.node < 0 && d.value < 2; };
-  if ((is_size(a) && below_two(b)) || (is_size(b) && below_two(a))) return truth;
+  // Size symbols are at least 2, so what separates their sums and products from a smaller constant needs no guard.
+  if (b.node < 0)
+    if (auto const least = table_->least(a); least && (relation == Relation::less ? *least >= b.value : *least > b.value)) return truth;
+  if (a.node < 0)
+    if (auto const least = table_->least(b); least && (relation == Relation::less_equal ? *least >= a.value : *least > a.value)) return truth;
   Constraint kept{a, b, relation, event, at};
   if (!truth) {
     kept.relation = opposite[static_cast<std::size_t>(relation)];
@@ -257,9 +280,12 @@ std::int64_t Symbols::evaluate(Dim dim, Bindings const& bindings) const {
       auto const number = static_cast<std::size_t>(e.symbol);
       return number < bindings.whole.size() ? bindings.whole[number] : e.hint;
     }
-    case Form::floordiv: return floor_divide(evaluate(e.a, bindings), evaluate(e.b, bindings));
-    case Form::modulo: return floor_modulo(evaluate(e.a, bindings), evaluate(e.b, bindings));
-    case Form::polynomial: break;
+    case Form::floordiv:
+      return floor_divide(evaluate(e.a, bindings), evaluate(e.b, bindings));
+    case Form::modulo:
+      return floor_modulo(evaluate(e.a, bindings), evaluate(e.b, bindings));
+    case Form::polynomial:
+      break;
   }
   std::int64_t sum = 0;
   for (auto const& term : e.terms) {
@@ -280,12 +306,17 @@ Scalar Symbols::evaluate(Scalar scalar, Bindings const& bindings) const {
 std::string Symbols::to_string(Dim dim) const { return table_->text(dim, false); }
 std::string Symbols::to_string(Scalar const& scalar) const {
   if (scalar.node >= 0 && scalar.owner == table_->id)
-    return scalar.kind == ScalarKind::real ? table_->names[static_cast<std::size_t>(symbol_number(scalar))] : to_string(Dim{scalar.whole, scalar.node, scalar.owner});
+    return scalar.kind == ScalarKind::real ? table_->names[static_cast<std::size_t>(symbol_number(scalar))]
+                                           : to_string(Dim{scalar.whole, scalar.node, scalar.owner});
   switch (scalar.kind) {
-    case ScalarKind::none: return "none";
-    case ScalarKind::boolean: return scalar.whole ? "true" : "false";
-    case ScalarKind::whole: return std::to_string(scalar.whole);
-    case ScalarKind::real: break;
+    case ScalarKind::none:
+      return "none";
+    case ScalarKind::boolean:
+      return scalar.whole ? "true" : "false";
+    case ScalarKind::whole:
+      return std::to_string(scalar.whole);
+    case ScalarKind::real:
+      break;
   }
   auto text = std::format("{}", scalar.real);
   return text.find_first_of(".einf") == std::string::npos ? text + ".0" : text;

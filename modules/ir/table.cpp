@@ -5,6 +5,7 @@ import tenon.base;
 namespace tenon::ir {
 namespace {
 using namespace ops;
+// clang-format off
 constexpr std::array rows{
     &neg, &abs, &exp, &expm1, &log, &log1p, &log2, &sqrt, &rsqrt, &reciprocal, &sin, &cos, &tanh, &sigmoid, &relu, &erf, &sign, &floor, &ceil, &round, &trunc, &square,
     &gelu, &silu, &softplus, &leaky_relu, &isnan, &logical_not, &to, &clone,
@@ -16,6 +17,7 @@ constexpr std::array rows{
     &full, &arange, &rand, &randn, &randint, &randperm,
     &linear, &mm, &bmm, &addmm, &softmax, &log_softmax, &logsumexp, &var, &stddev, &layer_norm, &rms_norm, &batch_norm, &cross_entropy, &nll_loss, &mse_loss, &dropout,
     &stack, &flatten, &scaled_dot_product_attention};
+// clang-format on
 }  // namespace
 
 std::span<OpDef const* const> all_ops() { return rows; }

@@ -13,6 +13,7 @@ OpDef const* find_op(std::string_view name);
 
 export namespace tenon::ir::ops {
 
+// clang-format off
 // ops_pointwise.cpp
 extern const OpDef neg, abs, exp, expm1, log, log1p, log2, sqrt, rsqrt, reciprocal, sin, cos, tanh, sigmoid, relu, erf, sign, floor, ceil, round, trunc, square, gelu, silu,
     softplus, leaky_relu, isnan, logical_not, to, clone;
@@ -25,13 +26,17 @@ extern const OpDef matmul, conv2d, conv2d_input_grad, conv2d_weight_grad;
 // ops_window.cpp
 extern const OpDef max_pool2d, max_pool2d_grad, avg_pool2d, avg_pool2d_grad;
 // ops_view.cpp
-extern const OpDef reshape, permute, transpose, expand, unsqueeze, squeeze, slice, select, slice_grad;
+extern const OpDef reshape, permute, transpose, expand, unsqueeze, squeeze, slice, select, slice_grad, flatten;
 // ops_gather.cpp
 extern const OpDef embedding, embedding_grad, gather, scatter_add, index_select, index_add, cat, tril, triu;
 // ops_creation.cpp
 extern const OpDef full, arange, rand, randn, randint, randperm;
 // ops_composite.cpp
-extern const OpDef linear, mm, bmm, addmm, softmax, log_softmax, logsumexp, var, stddev, layer_norm, rms_norm, batch_norm, cross_entropy, nll_loss, mse_loss, dropout, stack, flatten,
-    scaled_dot_product_attention;
+extern const OpDef linear, mm, bmm, addmm, dropout, stack, scaled_dot_product_attention;
+// ops_norm.cpp
+extern const OpDef softmax, log_softmax, logsumexp, var, stddev, layer_norm, rms_norm, batch_norm;
+// ops_loss.cpp
+extern const OpDef cross_entropy, nll_loss, mse_loss;
+// clang-format on
 
 }  // namespace tenon::ir::ops

@@ -1,0 +1,137 @@
+#include <cstdlib>
+import std;
+import tenon.base;
+import tenon.ir;
+#include "ir_support.hpp"
+using namespace tenon;
+using base::DType;
+using ir::Strided;
+
+namespace support {
+
+Array array(DType dtype, base::Shape sizes, std::span<double const> values) {
+  auto const count = base::numel(sizes);
+  Array result{base::make_ref<base::Buffer>(count * base::bytes_of(dtype)), {}};
+  result.at = {result.storage->data(), dtype, sizes, base::contiguous_strides(sizes)};
+  std::memset(result.at.data, 0, static_cast<std::size_t>(result.storage->bytes()));
+  for (std::size_t i = 0; i < values.size(); ++i) result.at.set(static_cast<std::int64_t>(i), values[i]);
+  return result;
+}
+
+Array converted(Strided const& x, DType dtype) {
+  auto result = array(dtype, x.sizes);
+  ir::walk<2>(x.sizes, {&x.strides, &result.at.strides}, [&](auto const& at) {
+    if (base::is_real(x.dtype))
+      result.at.set(at[1], x.real(at[0]));
+    else
+      result.at.set_whole(at[1], x.whole(at[0]));
+  });
+  return result;
+}
+
+Array restrided(Strided const& x, std::mt19937& random) {
+  std::size_t const rank = x.sizes.size();
+  std::vector<std::size_t> order(rank);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::shuffle(order, random);
+  base::Shape strides(rank, 0);
+  std::int64_t stride = 1 + static_cast<std::int64_t>(random() % 2);
+  std::int64_t lead = static_cast<std::int64_t>(random() % 3), least = 0;
+  for (auto d : order) {
+    bool const backwards = random() % 4 == 0;  // negative strides too
+    strides[d] = backwards ? -stride : stride;
+    if (x.sizes[d] == 1) strides[d] = 17;
+    if (backwards && x.sizes[d] > 1) least += (x.sizes[d] - 1) * stride;
+    stride *= std::max<std::int64_t>(x.sizes[d], 1) + static_cast<std::int64_t>(random() % 2);
+  }
+  Array result{base::make_ref<base::Buffer>((stride + least + lead + 2) * base::bytes_of(x.dtype)), {}};
+  std::memset(result.storage->data(), 0x55, static_cast<std::size_t>(result.storage->bytes()));
+  result.at = {result.storage->data() + (lead + least) * base::bytes_of(x.dtype), x.dtype, x.sizes, strides};
+  ir::walk<2>(x.sizes, {&x.strides, &strides},
+              [&](auto const& at) { std::memcpy(result.at.at(at[1]), x.at(at[0]), static_cast<std::size_t>(base::bytes_of(x.dtype))); });
+  return result;
+}
+
+std::vector<double> reals(Strided const& x) {
+  std::vector<double> result;
+  ir::walk<1>(x.sizes, {&x.strides}, [&](auto const& at) { result.push_back(x.real(at[0])); });
+  return result;
+}
+
+ir::Meta meta_of(Strided const& x) {
+  ir::Meta meta;
+  meta.dtype = x.dtype;
+  for (auto size : x.sizes) meta.sizes.push_back(size);
+  for (auto stride : x.strides) meta.strides.push_back(stride);
+  return meta;
+}
+
+double distance(std::span<double const> a, std::span<double const> b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double worst = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
+    double const gap = std::fabs(a[i] - b[i]);
+    worst = std::max(worst, std::isnan(gap) ? std::numeric_limits<double>::infinity() : gap);
+  }
+  return worst;
+}
+double scale_of(std::span<double const> x) {
+  double scale = 1;
+  for (double v : x)
+    if (std::isfinite(v)) scale = std::max(scale, std::fabs(v));
+  return scale;
+}
+
+ir::Graph graph_of(Call const& call) {
+  ir::Graph graph;
+  std::vector<ir::Input> in;
+  for (auto const& operand : call.operands)
+    in.push_back(operand.tensor ? ir::Input{graph.input(meta_of(operand.tensor->at)), {}} : ir::Input{-1, operand.number});
+  int const first = graph.add(*call.op, std::move(in), call.attrs, {});
+  for (int k = 0; k < graph.nodes.back().results; ++k) graph.outputs.push_back(first + k);
+  return graph;
+}
+std::vector<Strided> inputs_of(Call const& call) {
+  std::vector<Strided> inputs;
+  for (auto const& operand : call.operands)
+    if (operand.tensor) inputs.push_back(operand.tensor->at);
+  return inputs;
+}
+
+ir::Graph gradient_graph(ir::Graph const& graph, std::span<int const> wrt) {
+  ir::Graph weighted = graph;
+  int loss = -1;
+  for (int output : graph.outputs) {
+    auto const meta = weighted.values[static_cast<std::size_t>(output)].meta;
+    if (!base::is_real(meta->dtype)) continue;
+    int const cotangent = weighted.input(ir::contiguous_meta(meta->dtype, meta->device, meta->sizes));
+    int const product = weighted.add(ir::ops::mul, {{output, {}}, {cotangent, {}}}, {}, {});
+    int const sum = weighted.add(ir::ops::sum, {{product, {}}}, ir::default_attrs(ir::ops::sum), {});
+    loss = loss < 0 ? sum : weighted.add(ir::ops::add, {{loss, {}}, {sum, {}}}, ir::default_attrs(ir::ops::add), {});
+  }
+  weighted.outputs = {loss};
+  return ir::with_gradients(weighted, wrt);
+}
+
+ir::Evaluated run(ir::Graph const& graph, std::span<Strided const> inputs) { return ir::evaluate(ir::decompose(graph), inputs); }
+
+std::string caught(std::function<void()> const& act) {
+  try {
+    act();
+  } catch (base::Error const& error) {
+    return error.what();
+  } catch (base::Bug const& bug) {
+    return std::string("Bug: ") + bug.what();
+  }
+  return "nothing";
+}
+bool says(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+int tier(int quick, int usual, int full) {
+  char const* const name = std::getenv("TENON_TIER");
+  std::string_view const which = name ? name : "";
+  return which == "quick" ? quick : which == "full" ? full : usual;
+}
+
+}  // namespace support

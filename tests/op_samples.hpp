@@ -1,0 +1,12 @@
+#pragma once
+// Sample calls of every op, from which tests generate their cases. Include behind `import std; import tenon.base; import tenon.ir;`.
+#include "ir_support.hpp"
+
+namespace support {
+
+/// The sample calls of an op, with operands drawn anew from `random`; empty if the table has none.
+std::vector<Call> samples(tenon::ir::OpDef const& op, std::mt19937& random);
+/// The call that a line of the table describes: "add(f64[2, 3], f64[3]{0.5..2}, alpha=2.0)". Behind a type stands the range of its elements.
+Call sample(std::string_view line, std::mt19937& random);
+
+}  // namespace support
