@@ -6,11 +6,10 @@
 // who holds how many bytes, and what lies in that file?
 import std;
 import tenon.base;
+#include "lesson.h"
 using namespace tenon::base;
 
 namespace {
-
-void heading(std::string_view text) { std::cout << "\n== " << text << " ==\n"; }
 
 // 1. Twelve element types, one table.
 // A dtype is a row of facts; promotion (what an f16 plus an i64 gives) follows from the category first and the size second.
@@ -127,19 +126,19 @@ void errors(std::filesystem::path const& path) {
 
 }  // namespace
 
-int main() try {
-  dtypes();
-  rounding();
-  random_streams();
-  shapes();
-  memory();
-  auto const folder = std::filesystem::temp_directory_path() / "tenon_m_base";
-  std::filesystem::create_directories(folder);
-  std::filesystem::current_path(folder);
-  files("lesson.safetensors");
-  errors("lesson.safetensors");
-  std::filesystem::remove_all(folder);
-} catch (std::exception const& error) {
-  std::cerr << "m_base: " << error.what() << '\n';
-  return 1;
+int main(int argc, char** argv) {
+  return run_lesson("m_base", argc, argv, [] {
+    dtypes();
+    rounding();
+    random_streams();
+    shapes();
+    memory();
+    std::filesystem::path const folder = std::filesystem::temp_directory_path() / "tenon_m_base", before = std::filesystem::current_path();
+    std::filesystem::create_directories(folder);
+    std::filesystem::current_path(folder);
+    files("lesson.safetensors");
+    errors("lesson.safetensors");
+    std::filesystem::current_path(before);
+    std::filesystem::remove_all(folder);
+  });
 }

@@ -15,7 +15,7 @@ def rows_of(path, sample):
     try:
         rows = json.loads(path.read_text())
     except FileNotFoundError:
-        raise ValueError("wrote no rows: every sample takes --json FILE") from None
+        raise ValueError("wrote no rows: every sample takes --json=FILE") from None
     except ValueError as error:
         raise ValueError(f"its rows are not JSON: {error}") from None
     if not isinstance(rows, list):

@@ -4,7 +4,7 @@
 # Prints each sample's prose (the modules' experiments m_* come last), the table of claims and verdicts, the path of the report
 # (build/report/claims.json) and, last, "samples: N/N ok". --section 2.3 runs the samples of that section (samples/s2_3_*.cpp) alone.
 # The status is 1 if a sample failed: it exited with another status than 0, ran longer than 10 minutes, or wrote no valid rows to the
-# file that --json names.
+# file that --json=FILE names.
 set -euo pipefail
 # shellcheck source=scripts/build.sh
 source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
@@ -48,7 +48,7 @@ for program in $(programs_like "$tour") $(programs_like 'samples/s.*' | grep -vx
   printf '\n══ %s ══\n' "$name"
   start=$(now)
   status=0
-  timeout --kill-after=10 600 "$build/$program" --json "$report/$name.json" 2>&1 </dev/null | tee "$report/$name.txt" || status=$?
+  timeout --kill-after=10 600 "$build/$program" --json="$report/$name.json" 2>&1 </dev/null | tee "$report/$name.txt" || status=$?
   seconds=$(since "$start")
   [[ $program != "$tour" ]] || budgets+=$'\n'"tour: $seconds s (budget 20 s)"
   echo "$name $status $seconds" >>"$report/runs.txt"

@@ -48,6 +48,17 @@ TEST_CASE("gradients on the tape") {
   CHECK(numbers(grads[0]) == std::vector<double>{1, 1});
 }
 
+TEST_CASE("second derivatives, through operands and through results") {
+  Tensor x = tensor({1, 2, 3}).set_requires_grad();
+  auto const twice = [&](auto f) {
+    Tensor const slope = gradients(sum(f(x)), std::array{x}, {}, {.create_graph = true})[0];
+    return numbers(gradients(sum(slope), std::array{x})[0]);
+  };
+  CHECK(twice([](Tensor const& a) { return a * a * a; }) == std::vector<double>{6, 12, 18});
+  CHECK(twice([](Tensor const& a) { return exp(a); }) == numbers(exp(x)));
+  CHECK(twice([](Tensor const& a) { return (a * 2 + 1) * (a * 2 + 1); }) == std::vector<double>{8, 8, 8});
+}
+
 TEST_CASE("a compiled function is captured once and replayed") {
   auto f = compile([](Tensor const& x, Tensor const& w) { return relu(matmul(x, w) + 1); });
   Tensor const x = randn({4, 3}), w = randn({3, 2});

@@ -69,6 +69,7 @@ struct Tape final : Interpreter {
       node->results.push_back(edge(Operand{&impl, {}}, saves(op, 16 + k), call.at));
       node->results.back().node = nullptr;
       node->results.back().leaf = nullptr;
+      node->results.back().result = static_cast<int>(k);
       if (base::is_real(impl.meta->dtype)) impl.node = node, impl.result = static_cast<int>(k);
     }
     node->order = next_order.fetch_add(1, std::memory_order_relaxed);
@@ -110,13 +111,19 @@ struct Backward {
         at->second.second = sum(at->second.second, gradient);
     }
   }
-  ir::Var read(TapeNode::Edge const& edge, TapeNode const& node) {
+  // What a rule reads of an operand or a result; `maker` is the call that gave it. A second derivative goes on through it, so there it keeps
+  // its history, which the saved alias has not.
+  ir::Var read(TapeNode::Edge const& edge, TapeNode const& node, Ref<TapeNode> const& maker) {
     if (!edge.meta) return {nullptr, ir::Input{-1, edge.scalar}};
     if (!edge.saved) return emit.add(edge.meta);
     if (edge.saved->storage->version != edge.version)
       fail("backward: a tensor {} that the gradient of {} at {} needs was written in place since", ir::to_string(*edge.meta), node.op->name, base::short_place(node.at));
-    auto var = emit.add(Tensor(edge.saved));
-    return var;
+    if (emit.from < static_cast<int>(Rank::autograd)) return emit.add(Tensor(edge.saved));
+    if (edge.leaf) return emit.add(Tensor(edge.leaf));
+    auto alias = alias_of(*edge.saved);
+    if (base::is_real(alias->meta->dtype)) alias->node = maker;
+    alias->result = edge.result;
+    return emit.add(Tensor(std::move(alias)));
   }
   void step(TapeNode& node, std::vector<Tensor> const& gradients) {
     emit.at = node.at;
@@ -125,11 +132,11 @@ struct Backward {
     std::vector<ir::Var> in, out, cotangents;
     auto wanted = std::make_unique<bool[]>(node.inputs.size());
     for (std::size_t k = 0; k < node.inputs.size(); ++k) {
-      in.push_back(read(node.inputs[k], node));
+      in.push_back(read(node.inputs[k], node, node.inputs[k].node));
       wanted[k] = node.inputs[k].wanted;
     }
     for (std::size_t k = 0; k < node.results.size(); ++k) {
-      out.push_back(read(node.results[k], node));
+      out.push_back(read(node.results[k], node, Ref<TapeNode>(&node)));
       cotangents.push_back(k < gradients.size() && gradients[k].defined() ? emit.add(gradients[k]) : ir::Var());
     }
     ir::Vjp vjp{node.attrs, in, out, cotangents, {wanted.get(), node.inputs.size()}, {}};

@@ -38,6 +38,8 @@ Explanation describe(State& state) {
     report.ops_per_graph.push_back(ops);
     report.guards.push_back(guards::to_string(segment->guards, segment->graph.symbols));
     report.graph_texts.push_back(to_string(segment->graph));
+    for (auto& recompile : report.recompiles)
+      if (recompile.segment == segment->number) recompile.graph = report.graphs;
   }
   return report;
 }
@@ -49,7 +51,8 @@ std::string to_string(Explanation const& report) {
     auto const& cause = report.breaks[k];
     text += std::format("  break {}: {}\n    at {}\n{}    hint: {}\n", k + 1, cause.reason, base::short_place(cause.at), base::caret(cause.at, 6), cause.hint);
   }
-  for (auto const& recompile : report.recompiles) text += std::format("  recompile: {} (gave segment {})\n", recompile.reason, recompile.segment);
+  for (auto const& recompile : report.recompiles)
+    text += std::format("  recompile: {} ({})\n", recompile.reason, recompile.graph > 0 ? std::format("gave graph {}", recompile.graph) : "no op follows");
   for (std::size_t k = 0; k < report.guards.size(); ++k) {
     text += std::format("  graph {}: {} ops; guards:\n", k + 1, report.ops_per_graph[k]);
     for (auto const line : std::views::split(report.guards[k], '\n'))

@@ -94,6 +94,7 @@ struct Options {
 struct Recompile {
   std::string reason;  ///< the guard that failed, with both values
   int segment = 0;     ///< the one that was compiled then
+  int graph = 0;       ///< in an Explanation: its graph, counted from 1; 0 if no op stands in it
   At at;
 };
 

@@ -237,8 +237,18 @@ void Session::split(Break reason) {
 // Ends the segment with `reason`: the one being replayed if it ends so too, else another that does, else what has been recorded.
 void Session::Data::end(Break reason_to_end) {
   auto const ends_here = [&] {
-    return frame.event == segment->events.size() && same_place(segment->end, reason_to_end) &&
-           constraints_hold(static_cast<std::int32_t>(segment->graph.symbols.constraints.size()));
+    if (frame.event == segment->events.size() && same_place(segment->end, reason_to_end))
+      return constraints_hold(static_cast<std::int32_t>(segment->graph.symbols.constraints.size()));
+    auto const name = [](Break const& end) {
+      return end.kind == BreakKind::returned ? "the end of the function" : std::format("a break at {}", base::short_place(end.at));
+    };
+    std::string expected = name(segment->end);
+    if (frame.event < segment->events.size()) {
+      auto const& next = segment->events[frame.event];
+      expected = std::format("{} at {}", next.op ? next.op->name : "a first look at a tensor", base::short_place(next.at));
+    }
+    reason = std::format("the stream differs: expected {}, actual {}", expected, name(reason_to_end));
+    return false;
   };
   if (phase == Phase::replay && (ends_here() || diverge(ends_here))) {
     if (site->hot.load(std::memory_order_relaxed) != segment) site->hot.store(segment, std::memory_order_release);
