@@ -205,7 +205,7 @@ std::string value_text(Parameter const& parameter, AttrReader& reader, Symbols c
       return symbols ? symbols->to_string(number) : Symbols().to_string(number);
     }
     case Type::text:
-      return std::format("\"{}\"", reader.attrs.text);
+      return quoted(reader.attrs.text);
     default:
       return one(reader.number());
   }
