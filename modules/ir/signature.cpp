@@ -246,7 +246,8 @@ std::string to_string(Meta const& meta, Symbols const* symbols) {
     return "[" + text + "]";
   };
   auto text = std::string(base::info(meta.dtype).name) + list(meta.sizes);
-  if (auto const strides = list(meta.strides); strides != list(contiguous_meta(meta.dtype, meta.device, meta.sizes).strides)) text += " strides " + strides;
+  bool const plain = symbols ? symbols->row_major(meta.sizes, meta.strides) : Symbols().row_major(meta.sizes, meta.strides);
+  if (!plain) text += " strides " + list(meta.strides);
   if (meta.device != base::Device{}) text += " on " + base::to_string(meta.device);
   return text;
 }

@@ -96,6 +96,18 @@ struct Symbols::Table {
     std::erase_if(result, [](Term const& t) { return t.factor == 0; });
     return result;
   }
+  static std::vector<Term> product(std::span<Term const> left, std::span<Term const> right) {
+    if (left.size() * right.size() > largest_sum) fail("size arithmetic: a product of {} and {} terms is too large", left.size(), right.size());
+    std::vector<Term> terms;
+    for (auto const& x : left)
+      for (auto const& y : right) {
+        Term term{times(x.factor, y.factor), x.atoms};
+        std::ranges::copy(y.atoms, std::back_inserter(term.atoms));
+        std::ranges::sort(term.atoms);
+        terms.push_back(std::move(term));
+      }
+    return merged(std::move(terms));
+  }
   Dim polynomial(std::vector<Term> sum) {
     auto terms = merged(std::move(sum));
     if (terms.empty()) return 0;
@@ -243,17 +255,7 @@ Dim Symbols::add(Dim a, Dim b) {
 Dim Symbols::mul(Dim a, Dim b) {
   a = own(a), b = own(b);
   if (a.node < 0 && b.node < 0) return times(a.value, b.value);
-  std::vector<Term> terms;
-  auto const left = table_->terms_of(a), right = table_->terms_of(b);
-  if (left.size() * right.size() > largest_sum) fail("size arithmetic: a product of {} and {} terms is too large", left.size(), right.size());
-  for (auto const& x : left)
-    for (auto const& y : right) {
-      Term term{times(x.factor, y.factor), x.atoms};
-      std::ranges::copy(y.atoms, std::back_inserter(term.atoms));
-      std::ranges::sort(term.atoms);
-      terms.push_back(std::move(term));
-    }
-  return table_->polynomial(std::move(terms));
+  return table_->polynomial(Table::product(table_->terms_of(a), table_->terms_of(b)));
 }
 Dim Symbols::floordiv(Dim a, Dim b) {
   a = own(a), b = own(b);
@@ -315,6 +317,14 @@ Scalar Symbols::evaluate(Scalar scalar, Bindings const& bindings) const {
   return Scalar(number < bindings.real.size() ? bindings.real[number] : scalar.real);
 }
 
+bool Symbols::row_major(std::span<Dim const> sizes, std::span<Dim const> strides) const {
+  std::vector<Term> stride{{1, {}}};
+  for (std::size_t d = sizes.size(); d-- > 0;) {
+    if (table_->terms_of(own(strides[d])) != stride) return false;
+    if (sizes[d].value != 0) stride = Table::product(stride, table_->terms_of(own(sizes[d])));
+  }
+  return true;
+}
 std::string Symbols::to_string(Dim dim) const { return table_->text(dim); }
 std::string Symbols::to_string(Scalar const& scalar) const {
   if (scalar.node >= 0 && scalar.owner == table_->id)

@@ -80,10 +80,11 @@ class Symbols {
   bool decide(Dim a, Relation relation, Dim b, base::At at);
   /// The Dim with foreign or stale expressions dropped to their plain value.
   Dim own(Dim dim) const;
-  /// The value of an expression under `bindings`.
+  /// The value of an expression, or of a number, under `bindings`.
   std::int64_t evaluate(Dim dim, Bindings const& bindings) const;
-  /// As evaluate, for a number.
   Scalar evaluate(Scalar scalar, Bindings const& bindings) const;
+  /// Whether the strides are the row-major ones of the sizes, as expressions.
+  bool row_major(std::span<Dim const> sizes, std::span<Dim const> strides) const;
   /// "s0*4 + 1", or the plain number.
   std::string to_string(Dim dim) const, to_string(Scalar const& scalar) const;
   /// "s0*4 == s1".
@@ -132,9 +133,8 @@ Dim operator*(Dim a, Dim b);
 /// Floor division and remainder; the divisor must not be 0.
 Dim operator/(Dim a, Dim b);
 Dim operator%(Dim a, Dim b);
-/// Whether a == b in this run, kept as a constraint if either is symbolic.
+/// Whether a == b, a < b or a <= b in this run, kept as a constraint if that could differ in another one.
 bool same(Dim a, Dim b, base::At at = base::At::current());
-/// Whether a < b or a <= b in this run, kept likewise.
 bool less(Dim a, Dim b, base::At at = base::At::current()), less_equal(Dim a, Dim b, base::At at = base::At::current());
 /// Product of sizes.
 Dim product(std::span<Dim const> sizes);

@@ -1,0 +1,58 @@
+export module tenon.guards;
+import std;
+import tenon.base;
+import tenon.ir;
+
+export namespace tenon::guards {
+
+/// A tensor that a segment reads must look as `expected`: dtype, device, rank, sizes, strides (not of size-1 dims), requires_grad.
+///
+/// Sizes of `expected` may be expressions: a bare symbol is bound by the first guard that meets it and must be at least 2.
+struct TensorGuard {
+  std::string source;  ///< "args[0]", "args[1].weight", or "captured by file.cpp:12:9"
+  ir::MetaRef expected;
+  bool requires_grad = false;
+  bool symbolic = false;  ///< whether any size of `expected` is an expression
+  base::At at{};          ///< the line that first read it
+};
+
+/// An argument that is no tensor, compared by value: a text, a flag, an enum.
+struct ValueGuard {
+  std::string source;
+  std::string expected;
+};
+
+/// The thread's settings that decide what is recorded.
+struct ModeGuard {
+  bool grad_enabled = true;
+  bool operator==(ModeGuard const&) const = default;
+};
+
+/// Everything that must hold before a segment may run.
+struct GuardSet {
+  ModeGuard mode;
+  std::vector<ValueGuard> values;
+  std::vector<TensorGuard> tensors;
+};
+
+/// Bindings in which nothing is bound yet, for the symbols of a segment.
+ir::Bindings unbound(ir::Symbols const& symbols);
+
+/// Whether a tensor passes, binding the symbols it is the first to meet; the compare of one pointer when its Meta is the expected one.
+bool holds(TensorGuard const& guard, ir::MetaRef const& actual, bool requires_grad, ir::Symbols const& symbols, ir::Bindings& bindings);
+
+/// Why it does not: "tensor 'args[0]' size mismatch at dim 0: expected 64, actual 29"; empty if it does.
+std::string mismatch(TensorGuard const& guard, ir::Meta const& actual, bool requires_grad, ir::Symbols const& symbols, ir::Bindings bindings);
+std::string mismatch(ValueGuard const& guard, std::string_view actual);
+std::string mismatch(ModeGuard const& expected, ModeGuard const& actual);
+
+/// Whether a size or number of this call agrees with a recorded expression, binding a bare symbol that is still free.
+bool agrees(ir::Dim expected, std::int64_t actual, ir::Symbols const& symbols, ir::Bindings& bindings);
+bool agrees(ir::Scalar const& expected, ir::Scalar const& actual, ir::Symbols const& symbols, ir::Bindings& bindings);
+/// Whether a constraint on sizes holds in this call.
+bool holds(ir::Constraint const& constraint, ir::Symbols const& symbols, ir::Bindings const& bindings);
+
+/// One guard a line, each with the line of source that made it.
+std::string to_string(GuardSet const& guards, ir::Symbols const& symbols);
+
+}  // namespace tenon::guards

@@ -1,0 +1,5 @@
+module tenon.nn;
+import std;
+import tenon.base;
+import tenon.ir;
+import tenon.tracer;

@@ -1,0 +1,4 @@
+export module tenon.nn;
+export import :layers;
+export import :optim;
+export import :data;

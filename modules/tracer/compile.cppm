@@ -1,0 +1,125 @@
+export module tenon.tracer:compile;
+import std;
+import tenon.base;
+import tenon.ir;
+import tenon.guards;
+import :tensor;
+import :interpreter;
+import :ops;
+import :segment;
+
+export namespace tenon::tracer {
+
+/// What a function was captured as: graphs, breaks, guards, recompiles and times, as data and as text.
+struct Explanation {
+  int graphs = 0, ops = 0;
+  std::vector<int> ops_per_graph;
+  std::vector<Break> breaks;
+  std::vector<std::string> guards, graph_texts;
+  std::vector<Recompile> recompiles;
+  std::int64_t calls = 0, launches = 0, replayed_ops = 0, recorded_ops = 0, eager_calls = 0;
+  double record_seconds = 0, compile_seconds = 0, launch_seconds = 0;
+  std::string name;
+};
+Explanation describe(State& state);
+std::string to_string(Explanation const& explanation);
+std::ostream& operator<<(std::ostream& out, Explanation const& explanation);
+
+/// Ends the current segment on purpose; nothing outside a capture.
+void graph_break(std::string_view why = "graph_break() was called", At at = At::current());
+/// Runs an effect on the host (printing, logging) in its place among the ops: a break, named as such.
+void host_effect(std::function<void()> const& effect, At at = At::current());
+
+/// A function whose ops are captured as graphs on first use and replayed on later calls; copies share what was captured.
+template <class F>
+class Compiled {
+ public:
+  Compiled(F fn, Options options) : fn_(std::move(fn)), state_(base::make_ref<State>()) { state_->options = std::move(options); }
+  /// Runs the function; inside another compiled function it is simply called, and its ops become part of that capture.
+  template <class... Args>
+  auto operator()(Args&&... args) const -> std::invoke_result_t<F&, Args&...> {
+    using Result = std::invoke_result_t<F&, Args&...>;
+    if (Session::current()) return std::invoke(fn_, args...);
+    Arguments arguments;
+    auto visit = [&](Path const& path, auto& leaf) {
+      using Leaf = std::remove_cvref_t<decltype(leaf)>;
+      if constexpr (std::is_same_v<Leaf, Tensor>) {
+        if (leaf.defined()) arguments.tensors.push_back(leaf.impl()), arguments.names.push_back(path.text());
+      } else if constexpr (std::is_same_v<Leaf, bool>) {
+        arguments.values.emplace_back(path.text(), leaf ? "true" : "false");
+      } else if constexpr (std::is_enum_v<Leaf>) {
+        arguments.values.emplace_back(path.text(), std::to_string(static_cast<std::int64_t>(leaf)));
+      } else if constexpr (!std::is_arithmetic_v<Leaf>) {
+        arguments.values.emplace_back(path.text(), std::string(std::string_view(leaf)));
+      }
+    };
+    [[maybe_unused]] std::int64_t index = 0;
+    Path const all{nullptr, "args"};
+    (each_leaf(args, Path{&all, {}, index++}, visit), ...);
+    Session session(*state_, std::move(arguments));
+    auto const run = [&]() -> Result {
+      try {
+        return std::invoke(fn_, args...);
+      } catch (...) {
+        session.abandon();
+        throw;
+      }
+    };
+    if constexpr (std::is_void_v<Result>) {
+      run();
+      session.finish();
+    } else {
+      Result result = run();
+      session.finish();
+      return static_cast<Result>(result);
+    }
+  }
+  F const& function() const { return fn_; }
+  State& state() const { return *state_; }
+
+ private:
+  mutable F fn_;
+  base::Ref<State> state_;
+};
+
+/// Compiles a function, lambda or callable object; `options` as in Options.
+template <class F>
+Compiled<std::decay_t<F>> compile(F&& fn, Options options = {}) {
+  return {std::forward<F>(fn), std::move(options)};
+}
+
+/// explain(f)(args…) runs f once under a fresh capture and says what became of it; explain(compiled)(args…) reports all its calls so far.
+template <class F>
+auto explain(F&& fn, Options options = {}) {
+  return [compiled = compile(std::forward<F>(fn), std::move(options))](auto&&... args) {
+    (void)compiled(args...);
+    return describe(compiled.state());
+  };
+}
+template <class F>
+auto explain(Compiled<F> compiled) {
+  return [compiled](auto&&... args) {
+    (void)compiled(args...);
+    return describe(compiled.state());
+  };
+}
+
+/// The same function returning (loss, gradients of every tensor of its first argument).
+template <class F>
+auto value_and_grad(F fn) {
+  return [fn](auto&& first, auto&&... rest) -> std::pair<Tensor, std::vector<Tensor>> {
+    auto leaves = tensors_of(first);
+    std::vector<bool> was;
+    for (auto& leaf : leaves) {
+      was.push_back(leaf.requires_grad());
+      if (!was.back()) leaf.set_requires_grad();
+    }
+    Tensor loss = fn(first, rest...);
+    auto grads = gradients(loss, leaves);
+    for (std::size_t k = 0; k < leaves.size(); ++k)
+      if (!was[k]) leaves[k].set_requires_grad(false);
+    return {std::move(loss), std::move(grads)};
+  };
+}
+
+}  // namespace tenon::tracer

@@ -1,0 +1,145 @@
+export module tenon.tracer:interpreter;
+import std;
+import tenon.base;
+import tenon.ir;
+import :tensor;
+
+export namespace tenon::tracer {
+
+/// An operand of an operator: a tensor or a number, with the place where it was written.
+struct Arg {
+  Ref<Impl> impl;
+  Scalar scalar{};
+  At at;
+  Arg(Tensor const& tensor, At place = At::current()) : impl(tensor.ref()), at(place) {}
+  template <class T>
+    requires std::is_arithmetic_v<T>
+  Arg(T number, At place = At::current()) : scalar(number), at(place) {}
+  Arg(Dim number, At place = At::current()) : scalar(number), at(place) {}
+  Arg(Scalar number, At place = At::current()) : scalar(number), at(place) {}
+  Arg(Number const& number, At place = At::current()) : impl(number.lazy), scalar(number.value), at(place) {}
+};
+
+/// One call on its way through the interpreters; an operand with a null impl is its scalar.
+struct Operand {
+  Impl* impl = nullptr;
+  Scalar scalar{};
+};
+struct Call {
+  ir::OpDef const& op;
+  std::span<Operand const> operands;
+  ir::Attrs const& attrs;
+  At at;
+};
+
+enum class Rank : std::uint8_t { eager, capture, autograd, dtensor, autocast };
+/// Code that meets ops one by one. Each thread has at most one active interpreter a rank; a call goes through them from the highest down.
+struct Interpreter {
+  virtual ~Interpreter() = default;
+  /// Gives the call's results, usually by handing it (changed or not) to `dispatch(call, below, results)`.
+  virtual void bind(Call const& call, int below, std::span<Tensor> results) = 0;
+};
+/// Makes an interpreter the active one of its rank for a scope; null makes the rank empty.
+class Active {
+ public:
+  Active(Rank rank, Interpreter* interpreter);
+  ~Active();
+  Active(Active const&) = delete;
+  Active& operator=(Active const&) = delete;
+
+ private:
+  Rank rank_;
+  Interpreter* outer_;
+};
+/// Hands a call to the highest active interpreter at or below rank `from`.
+void dispatch(Call const& call, int from, std::span<Tensor> results);
+/// Calls an op from the top: what every function on tensors is made of. Error when the call is not legal.
+Tensor apply(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at);
+inline Tensor apply(ir::OpDef const& op, std::initializer_list<Arg> operands, ir::Attrs const& attrs = {}, At at = At::current()) {
+  return apply(op, std::span(operands.begin(), operands.size()), attrs, at);
+}
+
+/// Whether calls of this thread are recorded for gradients.
+bool grad_enabled();
+/// Switches that off (or on) for a scope.
+class GradMode {
+ public:
+  explicit GradMode(bool enabled);
+  ~GradMode();
+  GradMode(GradMode const&) = delete;
+  GradMode& operator=(GradMode const&) = delete;
+
+ private:
+  bool outer_;
+};
+struct NoGrad : GradMode {
+  NoGrad() : GradMode(false) {}
+};
+struct GradOptions {
+  bool create_graph = false;  ///< record the backward too, for second derivatives
+};
+/// d(output)/d(input) for each input, without touching any grad; undefined where output does not depend on it.
+std::vector<Tensor> gradients(Tensor const& output, std::span<Tensor const> inputs, Tensor const& seed = {}, GradOptions options = {}, At at = At::current());
+
+/// A struct that lists its fields: `static void fields(auto& self, auto&& field) { field("weight", self.weight); field("bias", self.bias); }`.
+/// The one customisation point of parameter containers and compiled arguments.
+template <class T>
+concept HasFields = requires(T& value) { std::remove_const_t<T>::fields(value, [](std::string_view, auto&) {}); };
+
+/// Where a leaf lies: "args[0].layers[2].weight".
+struct Path {
+  Path const* outer = nullptr;
+  std::string_view name{};
+  std::int64_t index = -1;
+  std::string text() const;
+};
+
+/// Calls visit(path, leaf) for every tensor, number, flag, enum and text in a value: fields, vectors, arrays, optionals, pairs, tuples, maps.
+/// A container's length, a map's keys and whether an optional is set are visited too, as texts. Other types are passed over.
+template <class T, class F>
+void each_leaf(T& value, Path const& path, F& visit) {
+  using V = std::remove_cv_t<T>;
+  if constexpr (std::is_same_v<V, Tensor> || std::is_arithmetic_v<V> || std::is_enum_v<V> || std::is_convertible_v<V const&, std::string_view>) {
+    visit(path, value);
+  } else if constexpr (HasFields<V>) {
+    V::fields(value, [&](std::string_view name, auto& member) { each_leaf(member, {&path, name}, visit); });
+  } else if constexpr (requires { value.has_value(); *value; }) {
+    std::string_view const state = value.has_value() ? "set" : "unset";
+    visit(path, state);
+    if (value.has_value()) each_leaf(*value, path, visit);
+  } else if constexpr (requires { typename V::mapped_type; value.begin(); }) {
+    for (auto& [key, item] : value) {
+      std::string const name = std::format("{}", key);
+      visit(path, name);
+      each_leaf(item, {&path, name}, visit);
+    }
+  } else if constexpr (requires { value.begin(); value.end(); value.size(); }) {
+    std::string const length = std::format("length {}", value.size());
+    visit(path, length);
+    std::int64_t index = 0;
+    for (auto& item : value) each_leaf(item, {&path, {}, index++}, visit);
+  } else if constexpr (requires { std::tuple_size<V>::value; }) {
+    std::int64_t index = 0;
+    std::apply([&](auto&... items) { (each_leaf(items, Path{&path, {}, index++}, visit), ...); }, value);
+  }
+}
+
+/// Every tensor of a value, with its path.
+template <class T>
+std::vector<std::pair<std::string, Tensor>> named_tensors(T& value) {
+  std::vector<std::pair<std::string, Tensor>> list;
+  auto visit = [&](Path const& path, auto& leaf) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(leaf)>, Tensor>) list.emplace_back(path.text(), leaf);
+  };
+  each_leaf(value, {}, visit);
+  return list;
+}
+/// Every tensor of a value.
+template <class T>
+std::vector<Tensor> tensors_of(T& value) {
+  std::vector<Tensor> list;
+  for (auto& [name, tensor] : named_tensors(value)) list.push_back(tensor);
+  return list;
+}
+
+}  // namespace tenon::tracer

@@ -1,0 +1,274 @@
+module tenon.tracer;
+import std;
+import tenon.base;
+import tenon.ir;
+import tenon.guards;
+import :session;
+
+namespace tenon::tracer {
+using base::fail;
+using ir::ScalarKind;
+using Type = Parameter::Type;
+
+void Session::Data::start_recording() {
+  phase = Phase::record;
+  over_limit = false;
+  draft = std::make_unique<Segment>();
+  draft->guards.mode.grad_enabled = grad_enabled();
+  draft->graph.name = state.options.name;
+  if (site == &state.root)
+    for (auto const& [name, text] : arguments.values) draft->guards.values.push_back({name, text});
+  scope.reset();
+  scope.emplace(&draft->graph.symbols);
+  slot_of.clear();
+  input_of.clear();
+  origins.clear();
+  current.clear();
+  versions.clear();
+  frame = {};
+  newest = site->first.load(std::memory_order_acquire);
+  began = std::chrono::steady_clock::now();
+  if (argument_of.empty())
+    for (std::size_t k = 0; k < arguments.tensors.size(); ++k) argument_of.try_emplace(arguments.tensors[k]->id, static_cast<std::int32_t>(k));
+}
+
+// Whether the site holds as many segments that begin with this call as it may; with fullgraph that is an error.
+bool Session::Data::at_limit(Call const& call) {
+  int same = 0, all = 0;
+  for (Segment const* s = site->first.load(std::memory_order_acquire); s; s = s->next.load(std::memory_order_acquire)) {
+    ++all;
+    auto const first = std::ranges::find_if(s->events, [](Event const& e) { return e.op != nullptr; });
+    same += first != s->events.end() && first->op == &call.op && first->at.line == call.at.line && first->at.column == call.at.column;
+  }
+  if (same < state.options.recompile_limit && all < 256) return false;
+  if (state.options.fullgraph) fail("{}: fullgraph: the recompile limit of {} is reached; the last state differed in: {}", state.options.name, state.options.recompile_limit, reason);
+  if (!site->limited) base::log("recompiles", "{}: the recompile limit of {} is reached, new states run eagerly; the last one differed in: {}", state.options.name, state.options.recompile_limit, reason);
+  site->limited = true;
+  ++state.eager_calls;
+  return true;
+}
+
+std::int32_t Session::Data::input_slot(Impl& impl, At at) {
+  auto const index = static_cast<std::int32_t>(draft->slots.size());
+  auto& symbols = draft->graph.symbols;
+  Slot slot;
+  slot.input = true;
+  slot.guard = static_cast<std::int32_t>(draft->guards.tensors.size());
+  slot.root = index;
+  if (auto const found = argument_of.find(impl.id); found != argument_of.end()) slot.argument = found->second;
+
+  // Which sizes vary: those that an earlier segment or call saw with another value, or all of at least 2.
+  auto const& sizes = impl.meta->sizes;
+  std::vector<bool> varies(sizes.size(), state.options.dynamic == Dynamic::always);
+  if (state.options.dynamic == Dynamic::automatic) {
+    auto const compare = [&](Dims const& earlier) {
+      if (earlier.size() != sizes.size()) return;
+      for (std::size_t d = 0; d < sizes.size(); ++d) varies[d] = varies[d] || earlier[d].node >= 0 || earlier[d].value != sizes[d].value;
+    };
+    if (shadow && std::cmp_less(index, shadow->slots.size())) {
+      auto const& earlier = shadow->slots[static_cast<std::size_t>(index)];
+      if (earlier.input && earlier.argument == slot.argument) compare(earlier.meta->sizes);
+    }
+    if (slot.argument >= 0) {
+      std::scoped_lock const lock(state.mutex);
+      for (auto const& seen : site->seen[slot.argument]) compare(DimList(seen));
+    }
+  }
+  Dims symbolic = sizes;
+  bool any = false;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (!varies[d] || sizes[d].value < 2) continue;
+    any = true;
+    symbolic[d] = Dim(sizes[d].value);
+    for (int number = 0; std::cmp_less(number, symbols.names().size()); ++number)  // equal sizes share a symbol
+      if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == sizes[d].value) symbolic[d] = symbols.whole_symbol(number);
+    if (symbolic[d].node < 0) symbolic[d] = symbols.symbol(sizes[d].value);
+  }
+  slot.meta = impl.meta;
+  if (any) {
+    bool const contiguous = base::is_contiguous(ir::values(sizes), ir::values(impl.meta->strides));
+    auto meta = ir::contiguous_meta(impl.meta->dtype, impl.meta->device, symbolic);
+    if (!contiguous) meta.strides = impl.meta->strides;
+    slot.meta = ir::MetaRef(new ir::Meta(std::move(meta)));
+    draft->symbolic = true;
+  }
+  auto const source = slot.argument >= 0 ? arguments.names[static_cast<std::size_t>(slot.argument)] : std::format("captured at {}", base::short_place(at));
+  draft->guards.tensors.push_back({source, slot.meta, impl.requires_grad || impl.node, any, at});
+  slot.value = draft->graph.input(*slot.meta, slot.argument >= 0 ? source : std::format("captured{}", index));
+  draft->input_slots.push_back(index);
+  slot_of.emplace(impl.id, index);
+  note_input(impl);
+  current.push_back(slot.value);
+  versions.push_back(0);
+  origins.emplace_back();
+  draft->slots.push_back(std::move(slot));
+  frame.slots.push_back(Ref<Impl>(&impl));
+  return index;
+}
+
+std::int32_t Session::Data::slot_for(Impl& impl, At at) {
+  if (auto const found = slot_of.find(impl.id); found != slot_of.end()) return found->second;
+  auto const index = input_slot(impl, at);
+  Event event;
+  event.slots.push_back(index);
+  event.scalars.emplace_back();
+  event.constraints = static_cast<std::int32_t>(draft->graph.symbols.constraints.size());
+  event.at = at;
+  draft->events.push_back(std::move(event));
+  return index;
+}
+
+bool Session::Data::is_view_slot(Impl const& impl) const {
+  auto const found = slot_of.find(impl.id);
+  return found != slot_of.end() && draft->slots[static_cast<std::size_t>(found->second)].root != found->second;
+}
+
+// The graph value of a slot now: a view is derived anew from its parent when the memory was written since.
+std::int32_t Session::Data::value_of(std::int32_t index) {
+  auto const place = static_cast<std::size_t>(index);
+  auto const root = static_cast<std::size_t>(draft->slots[place].root);
+  auto& origin = origins[place];
+  if (origin.parent >= 0 && origin.version != versions[root]) {
+    current[place] = draft->graph.add(*origin.op, {ir::Input{value_of(origin.parent), {}}}, origin.attrs);
+    origin.version = versions[root];
+  }
+  return current[place];
+}
+
+Dim Session::Data::generalised(Type type, Dim const* earlier, Dim now) {
+  auto& symbols = draft->graph.symbols;
+  now = symbols.own(now);
+  if (type == Type::counter) return symbols.index_symbol(now.value);
+  bool const may_vary = type == Type::size || type == Type::sizes;
+  if (now.node >= 0 && may_vary) return now;
+  now = Dim(now.value);
+  bool const special = now.value < 0 || now.value == std::numeric_limits<std::int64_t>::max();
+  if (!may_vary || special || !earlier || state.options.dynamic == Dynamic::never) return now;
+  if (earlier->node < 0 && earlier->value == now.value) return now;
+  for (int number = 0; std::cmp_less(number, symbols.names().size()); ++number)  // a guess: a wrong one costs a segment, never a result
+    if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == now.value) return symbols.whole_symbol(number);
+  return symbols.index_symbol(now.value);
+}
+Scalar Session::Data::generalised(Scalar const* earlier, Scalar const& now) {
+  auto& symbols = draft->graph.symbols;
+  if (now.kind == ScalarKind::none || now.kind == ScalarKind::boolean) return now;
+  if (now.kind == ScalarKind::whole) {
+    Dim const dim = symbols.own(Dim(now.whole, now.node, now.owner));
+    if (dim.node >= 0) return Scalar(dim);
+    Dim const before = earlier && earlier->kind == now.kind ? Dim(earlier->whole, earlier->node, earlier->owner) : dim;
+    if (dim.value < 0 && before.value != dim.value && state.options.dynamic != Dynamic::never) return Scalar(symbols.index_symbol(dim.value));
+    return Scalar(generalised(Type::size, &before, dim));
+  }
+  if (!earlier || earlier->kind != now.kind || state.options.dynamic == Dynamic::never) return Scalar(now.real);
+  return earlier->node < 0 && same_value(*earlier, Scalar(now.real)) ? Scalar(now.real) : symbols.real_symbol(now.real);
+}
+
+// Attributes as recorded: what may vary and did, compared with an earlier segment, becomes a parameter.
+ir::Attrs Session::Data::generalised(ir::Attrs const* earlier, Call const& call) {
+  ir::Attrs result;
+  result.text = call.attrs.text;
+  if (earlier && earlier->ints.size() != call.attrs.ints.size()) earlier = nullptr;
+  std::size_t at = 0, num_at = 0;
+  auto const next = [&](Type type) {
+    result.ints.push_back(generalised(type, earlier ? &earlier->ints[at] : nullptr, call.attrs.ints[at]));
+    ++at;
+  };
+  for (auto const& parameter : ir::signature(call.op).parameters) switch (parameter.type) {
+      case Type::tensor:
+      case Type::tensors:
+      case Type::text: break;
+      case Type::real:
+        result.nums.push_back(generalised(earlier && num_at < earlier->nums.size() ? &earlier->nums[num_at] : nullptr, call.attrs.nums[num_at]));
+        ++num_at;
+        break;
+      case Type::wholes:
+      case Type::sizes: {
+        auto const length = call.attrs.ints[at].value;
+        next(Type::whole);
+        for (std::int64_t k = 0; k < length; ++k) next(parameter.type);
+        break;
+      }
+      default: next(parameter.type);
+    }
+  return result;
+}
+
+void Session::Data::record(Call const& call, std::span<Tensor> results, Impl* adopted) {
+  auto& graph = draft->graph;
+  if (!adopted && draft->events.empty() && at_limit(call)) {
+    scope.reset();
+    phase = Phase::eager;
+    return;
+  }
+  ++state.recorded_ops;
+  Event event;
+  event.op = &call.op;
+  event.at = call.at;
+  graph.symbols.event = static_cast<int>(draft->events.size());
+  Event const* earlier = shadow && draft->events.size() < shadow->events.size() ? &shadow->events[draft->events.size()] : nullptr;
+  if (earlier && (earlier->op != &call.op || earlier->slots.size() != call.operands.size())) earlier = nullptr;
+  if (!earlier) shadow = nullptr;
+  std::vector<ir::Input> in;
+  for (std::size_t k = 0; k < call.operands.size(); ++k) {
+    auto const& operand = call.operands[k];
+    if (operand.impl) {
+      auto const found = slot_of.find(operand.impl->id);
+      event.slots.push_back(found != slot_of.end() ? found->second : input_slot(*operand.impl, call.at));
+      event.scalars.emplace_back();
+      in.push_back({value_of(event.slots[k]), {}});
+    } else {
+      event.slots.push_back(-1);
+      event.scalars.push_back(generalised(earlier ? &earlier->scalars[k] : nullptr, operand.scalar));
+      in.push_back({-1, event.scalars[k]});
+    }
+    if (earlier && earlier->slots[k] != event.slots[k]) earlier = nullptr, shadow = nullptr;
+  }
+  event.attrs = generalised(earlier ? &earlier->attrs : nullptr, call);
+
+  if (&call.op == &copy_row) {
+    auto const index = static_cast<std::size_t>(event.slots[0]);
+    auto const& target = *draft->slots[index].meta;
+    (void)ir::infer(copy_row, std::array<ir::Meta const*, 2>{&target, graph.values[static_cast<std::size_t>(in[1].value)].meta.get()}, std::array<Scalar, 2>{}, {});
+    auto const meta_of_source = [&] { return graph.values[static_cast<std::size_t>(in[1].value)].meta; };
+    if (meta_of_source()->dtype != target.dtype) in[1].value = graph.add(ir::ops::to, {in[1]}, ir::Attrs{}.with(target.dtype), call.at);
+    if (ir::values(meta_of_source()->sizes) != ir::values(target.sizes)) in[1].value = graph.add(ir::ops::expand, {in[1]}, ir::Attrs{}.with(target.sizes), call.at);
+    current[index] = in[1].value;
+    ++versions[index];
+    if (draft->slots[index].input) draft->slots[index].written = draft->writes = true;
+    if (!adopted) {
+      ++call.operands[0].impl->storage->version;
+      written.insert(call.operands[0].impl->storage.get());
+      results[0] = Tensor(Ref<Impl>(call.operands[0].impl));
+    }
+  } else {
+    auto const value = graph.add(call.op, std::move(in), event.attrs, call.at);
+    auto const index = static_cast<std::int32_t>(draft->slots.size());
+    auto const& meta = graph.values[static_cast<std::size_t>(value)].meta;
+    Ref<Impl> result(adopted);
+    if (!result && call.op.geometry)
+      if (auto view = view_of(*call.operands[0].impl, call.op, call.attrs)) result = view->ref();
+    if (!result) {
+      auto plain = base::make_ref<ir::Meta>(*meta);
+      for (auto& size : plain->sizes) size = Dim(size.value);
+      for (auto& stride : plain->strides) stride = Dim(stride.value);
+      auto storage = base::make_ref<Storage>();
+      storage->pending = &self;
+      result = base::make_ref<Impl>(fresh_id(), ir::MetaRef(plain), 0, std::move(storage));
+    }
+    event.view = call.op.geometry && result->storage == call.operands[0].impl->storage;
+    std::int32_t const root = event.view ? draft->slots[static_cast<std::size_t>(event.slots[0])].root : index;
+    event.result = index;
+    draft->slots.push_back({.root = root, .value = value, .meta = meta});
+    current.push_back(value);
+    versions.push_back(0);
+    origins.push_back(event.view ? Origin{event.slots[0], &call.op, event.attrs, versions[static_cast<std::size_t>(root)]} : Origin{});
+    slot_of.emplace(result->id, index);
+    frame.slots.push_back(result);
+    if (!adopted) results[0] = Tensor(std::move(result));
+    if (earlier && earlier->result != index) shadow = nullptr;
+  }
+  event.constraints = static_cast<std::int32_t>(graph.symbols.constraints.size());
+  draft->events.push_back(std::move(event));
+}
+
+}  // namespace tenon::tracer

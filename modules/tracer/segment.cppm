@@ -1,0 +1,147 @@
+export module tenon.tracer:segment;
+import std;
+import tenon.base;
+import tenon.ir;
+import tenon.guards;
+import :tensor;
+import :interpreter;
+
+export namespace tenon::tracer {
+
+enum class BreakKind : std::uint8_t { returned, explicit_break, item, host_read, condition, resize, aliasing, view_write, host_effect, limit };
+/// Why a segment ended: a value, not an exception.
+struct Break {
+  BreakKind kind = BreakKind::returned;
+  std::string reason;  ///< what happened, in one line
+  std::string hint;    ///< what would avoid it
+  At at;
+};
+
+/// What the user did, in order: an op on numbered tensors, a write (`copy_`), or the first look at a tensor (op null).
+struct Event {
+  ir::OpDef const* op = nullptr;
+  base::InlineVector<std::int32_t, 4> slots;  ///< per operand; -1: the number of the same place in `scalars`
+  std::vector<Scalar> scalars;
+  ir::Attrs attrs;
+  std::int32_t result = -1;      ///< slot of the result
+  std::int32_t constraints = 0;  ///< how many constraints are due once this event has matched
+  bool view = false;             ///< the result shares its operand's memory
+  At at;
+};
+
+/// A tensor object of a segment, in order of first appearance.
+struct Slot {
+  bool input = false;
+  std::int32_t argument = -1;   ///< which compiled argument it was, if any
+  std::int32_t guard = -1;      ///< its guard, if it is an input
+  std::int32_t root = -1;       ///< the slot whose memory it shares (itself unless a view)
+  std::int32_t value = -1;      ///< the graph value that held it when it was made
+  std::int32_t final_value = -1;///< of a root: the value that holds it at the end
+  bool written = false;         ///< of an input: copied back at launch
+  ir::MetaRef meta;             ///< with symbols
+};
+
+/// Runs a lowered graph: inputs as the graph's, outputs row-major or views into `storage`.
+using Runner = std::function<ir::Evaluated(std::span<ir::Strided const> inputs, ir::Bindings const& bindings)>;
+/// Turns a graph into something that runs it.
+using Backend = std::function<Runner(ir::Graph const& graph)>;
+/// The reference: dead code and composites removed, then ir's evaluator node by node.
+Runner reference_backend(ir::Graph const& graph);
+
+/// A straight piece of a function between two sites: the recorded stream and the graph that computes it. Immutable once published.
+struct Segment {
+  std::vector<Event> events;
+  std::vector<Slot> slots;
+  guards::GuardSet guards;
+  ir::Graph graph;  ///< outputs: none; each launch adds those that are still needed
+  Break end;
+  bool writes = false;        ///< whether any input is written
+  bool symbolic = false;      ///< whether any size is an expression
+  std::vector<std::int32_t> input_slots;  ///< per input of the graph
+  int number = 0;             ///< place in the order of compilation
+  double compile_seconds = 0;
+  std::atomic<Segment*> next{nullptr};
+  struct Lowered {
+    std::vector<std::int32_t> outputs;  ///< slots
+    Runner run;
+  };
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Lowered>> lowered;
+};
+
+/// Where segments start: the function's entry or a break.
+struct Site {
+  std::atomic<Segment*> first{nullptr}, hot{nullptr};
+  std::int32_t count = 0;                              ///< under the State's mutex
+  std::map<std::int32_t, std::vector<base::Shape>> seen;  ///< sizes of each argument at recordings, likewise
+  bool limited = false;
+  ~Site();
+};
+
+enum class Dynamic : std::uint8_t { automatic, always, never };
+enum class Mode : std::uint8_t { normal, reduce_overhead, max_autotune };
+/// How a function is compiled.
+struct Options {
+  Mode mode = Mode::normal;
+  bool fullgraph = false;  ///< a break is an Error
+  Dynamic dynamic = Dynamic::automatic;
+  Backend backend = reference_backend;
+  int recompile_limit = 8;  ///< segments a site and first op; beyond, new states run eagerly
+  std::string name = "fn";
+};
+
+/// A recompile and what caused it.
+struct Recompile {
+  std::string reason;  ///< the guard that failed, with both values
+  int segment = 0;     ///< the one that was compiled then
+  At at;
+};
+
+/// Everything a compiled function has learned; shared by copies of it.
+struct State : base::RefCounted {
+  Options options;
+  std::mutex mutex;
+  Site root;
+  std::map<std::tuple<std::string, std::uint32_t, std::uint32_t, BreakKind>, std::unique_ptr<Site>> sites;
+  std::vector<Segment*> segments;  ///< in order of compilation, owned by their sites
+  std::vector<Recompile> recompiles;
+  std::vector<Break> breaks;       ///< each place once
+  std::atomic<std::int64_t> calls{0}, launches{0}, replayed_ops{0}, recorded_ops{0}, relowered{0}, eager_calls{0};
+  std::atomic<double> record_seconds{0}, launch_seconds{0}, compile_seconds{0};
+};
+
+/// The tensors and values of a call, in the order of its arguments' fields.
+struct Arguments {
+  std::vector<Impl*> tensors;
+  std::vector<std::string> names;       ///< of tensors
+  std::vector<std::pair<std::string, std::string>> values;  ///< name and text of what is guarded by value
+};
+
+/// One call of a compiled function on this thread: the interpreter of rank capture.
+class Session final : public Interpreter {
+ public:
+  Session(State& state, Arguments arguments);
+  ~Session() override;
+  void bind(Call const& call, int below, std::span<Tensor> results) override;
+  /// Ends the last segment; the body has returned.
+  void finish();
+  /// Runs what was matched or recorded so far, publishes nothing; the body has thrown.
+  void abandon() noexcept;
+  /// Ends the segment here and starts the next one; Error with fullgraph.
+  void split(Break reason);
+  /// Makes `impl` readable on the host: a break if this session still owes it elements or a write.
+  void make_readable(Impl& impl, Break reason);
+  /// What rules may know of a tensor: symbolic while recording.
+  ir::MetaRef meta_of(Impl& impl, At at);
+  bool fullgraph() const;
+  /// The place of the event that made a tensor, if it was made in this segment.
+  std::optional<At> made_at(Impl const& impl) const;
+  /// The session of this thread, or null.
+  static Session* current();
+
+ private:
+  struct Data;
+  std::unique_ptr<Data> data_;
+};
+
+}  // namespace tenon::tracer

@@ -1,0 +1,270 @@
+module tenon.tracer;
+import std;
+import tenon.base;
+import tenon.ir;
+import tenon.guards;
+import :session;
+
+namespace tenon::tracer {
+using base::ensure;
+using base::fail;
+
+namespace {
+thread_local Session* this_session = nullptr;
+
+bool same_place(Break const& a, Break const& b) {
+  return a.kind == b.kind && (a.kind == BreakKind::returned || (a.at.line == b.at.line && a.at.column == b.at.column && std::string_view(a.at.file) == b.at.file));
+}
+std::string message(std::string_view name, Break const& cause) {
+  return std::format("{}: fullgraph: {} at {}\n{}    hint: {}", name, cause.reason, base::short_place(cause.at), base::caret(cause.at), cause.hint);
+}
+Break aliasing(At at) { return {BreakKind::aliasing, "inputs share memory and one of them is written", "pass separate tensors, or write before the others are read", at}; }
+// A write whose source is another tensor over the same memory that holds its elements already.
+bool overlapping(Call const& call) {
+  if (&call.op != &copy_row) return false;
+  Impl const &target = *call.operands[0].impl, &source = *call.operands[1].impl;
+  return target.storage == source.storage && target.id != source.id && !target.storage->pending;
+}
+}  // namespace
+
+Site::~Site() {
+  for (Segment* segment = first.load(); segment;) delete std::exchange(segment, segment->next.load());
+}
+
+Session* Session::current() { return this_session; }
+
+Session::Session(State& state, Arguments arguments) : data_(new Data{.self = *this, .state = state, .arguments = std::move(arguments)}) {
+  ensure(!this_session, "a capture is opened inside another one");
+  this_session = this;
+  data_->active.emplace(Rank::capture, this);
+  data_->site = &state.root;
+  ++state.calls;
+  data_->begin();
+}
+Session::~Session() {
+  data_->scope.reset();
+  this_session = nullptr;
+}
+
+bool Session::fullgraph() const { return data_->state.options.fullgraph && data_->phase != Phase::eager; }
+
+// Chooses a segment of the site by its guards, the one that served last first; none: records.
+void Session::Data::begin() {
+  frame = {};
+  input_of.clear();
+  written.clear();
+  Segment* const hot = site->hot.load(std::memory_order_acquire);
+  if (hot && enter(*hot, frame)) return;
+  for (Segment* candidate = site->first.load(std::memory_order_acquire); candidate; candidate = candidate->next.load(std::memory_order_acquire))
+    if (candidate != hot && enter(*candidate, frame)) return;
+  frame = {};
+  shadow = hot ? hot : site->first.load(std::memory_order_acquire);
+  start_recording();
+}
+
+bool Session::Data::enter(Segment& candidate, Frame& fresh) {
+  guards::ModeGuard const mode{grad_enabled()};
+  auto const refuse = [&](std::string why) {
+    reason = std::move(why);
+    return false;
+  };
+  if (candidate.guards.mode != mode) return refuse(guards::mismatch(candidate.guards.mode, mode));
+  if (site == &state.root)
+    for (std::size_t k = 0; k < candidate.guards.values.size(); ++k)
+      if (candidate.guards.values[k].expected != arguments.values[k].second) return refuse(guards::mismatch(candidate.guards.values[k], arguments.values[k].second));
+  fresh.slots.assign(candidate.slots.size(), nullptr);
+  fresh.bindings = guards::unbound(candidate.graph.symbols);
+  fresh.event = 0;
+  for (auto const& slot : candidate.slots) {
+    if (slot.argument < 0) continue;
+    if (std::cmp_greater_equal(slot.argument, arguments.tensors.size())) return refuse("the number of tensors in the arguments differs");
+    Impl const& impl = *arguments.tensors[static_cast<std::size_t>(slot.argument)];
+    auto const& guard = candidate.guards.tensors[static_cast<std::size_t>(slot.guard)];
+    if (!guards::holds(guard, impl.meta, impl.requires_grad || impl.node, candidate.graph.symbols, fresh.bindings))
+      return refuse(guards::mismatch(guard, *impl.meta, impl.requires_grad || impl.node, candidate.graph.symbols, guards::unbound(candidate.graph.symbols)));
+  }
+  fresh.bindings = guards::unbound(candidate.graph.symbols);  // bound again, in the order of the stream
+  segment = &candidate;
+  phase = Phase::replay;
+  return true;
+}
+
+// The prefix matched, what comes next does not: another segment of the site that matches all of it takes over, or recording goes on in place.
+// Returns whether a segment was found for which `fits` also holds.
+bool Session::Data::diverge(std::function<bool()> const& fits) {
+  auto const calls = replayed();
+  Segment* const failed = segment;
+  Frame const kept = frame;
+  for (Segment* candidate = site->first.load(std::memory_order_acquire); candidate; candidate = candidate->next.load(std::memory_order_acquire)) {
+    if (candidate == failed) continue;
+    std::string const why = reason;
+    Frame fresh;
+    if (!enter(*candidate, fresh)) {
+      reason = why;
+      continue;
+    }
+    frame = std::move(fresh);
+    input_of.clear();
+    bool matches = true;
+    for (auto const& call : calls) {
+      matches = call.op ? match({*call.op, call.operands, call.attrs, call.at}, {}, call.result.get()) : match_touch(*call.operands[0].impl);
+      if (!matches) break;
+    }
+    if (matches && fits()) return true;
+    reason = why;
+  }
+  segment = failed;
+  frame = kept;
+  shadow = failed;
+  start_recording();
+  if (!calls.empty() && calls[0].op) over_limit = at_limit({*calls[0].op, calls[0].operands, calls[0].attrs, calls[0].at});
+  for (auto const& call : calls)
+    if (call.op)
+      record({*call.op, call.operands, call.attrs, call.at}, {}, call.result.get());
+    else
+      slot_for(*call.operands[0].impl, call.at);
+  if (over_limit) {  // the prefix is owed; the rest of this call runs eagerly
+    scope.reset();
+    launch(*draft);
+    phase = Phase::eager;
+  }
+  return false;
+}
+
+// A write that the recorded stream could not express: into memory that another bound input shares, or a read of such memory after a write.
+std::optional<Break> Session::Data::hazard(Call const& call) {
+  bool const write = &call.op == &copy_row;
+  if (!write && written.empty()) return std::nullopt;
+  for (std::size_t k = 0; k < call.operands.size(); ++k) {
+    Impl* const impl = call.operands[k].impl;
+    if (!impl) continue;
+    if (write && k == 0 && phase == Phase::record && is_view_slot(*impl))
+      return Break{BreakKind::view_write, "a view made in this segment is written in place", "write the whole tensor, or choose with where()", call.at};
+    if (impl->storage->pending) continue;
+    if (written.contains(impl->storage.get()) && !bound(*impl)) return aliasing(call.at);
+    if (write && k == 0) {
+      auto const found = input_of.find(impl->storage.get());
+      if (found != input_of.end() && (found->second.id != impl->id || found->second.shared)) return aliasing(call.at);
+    }
+  }
+  return std::nullopt;
+}
+void Session::Data::note_input(Impl& impl) {
+  auto const [at, fresh] = input_of.try_emplace(impl.storage.get(), Owner{impl.id});
+  if (!fresh && at->second.id != impl.id) at->second.shared = true;
+}
+bool Session::Data::started() const { return phase == Phase::record ? !draft->events.empty() : frame.event > 0; }
+bool Session::Data::bound(Impl const& impl) const {
+  if (phase == Phase::record) return slot_of.contains(impl.id);
+  return std::ranges::any_of(frame.slots, [&](Ref<Impl> const& slot) { return slot && slot->id == impl.id; });
+}
+
+void Session::bind(Call const& call, int below, std::span<Tensor> results) {
+  auto& data = *data_;
+  while (data.phase != Phase::eager) {
+    if (overlapping(call)) {  // no stream can say it: between two segments, at once
+      if (data.started() || fullgraph()) split(aliasing(call.at));
+      break;
+    }
+    if (auto const why = data.hazard(call)) {
+      split(*why);
+      continue;
+    }
+    if (data.phase == Phase::replay) {
+      auto const matches = [&] { return data.match(call, results, nullptr); };
+      if (matches() || data.diverge(matches)) return;
+      continue;
+    }
+    data.record(call, results, nullptr);
+    if (data.phase == Phase::record) return;
+  }
+  dispatch(call, below, results);
+}
+
+ir::MetaRef Session::meta_of(Impl& impl, At at) {
+  auto& data = *data_;
+  if (data.phase == Phase::replay) {
+    bool const due = data.frame.event < data.segment->events.size() && !data.segment->events[data.frame.event].op;
+    if (!due || data.bound(impl) || data.match_touch(impl)) return impl.meta;
+    if (data.diverge([&] { return data.match_touch(impl); })) return impl.meta;
+  }
+  if (data.phase == Phase::record) return data.draft->slots[static_cast<std::size_t>(data.slot_for(impl, at))].meta;
+  return impl.meta;
+}
+
+std::optional<At> Session::made_at(Impl const& impl) const {
+  auto const& data = *data_;
+  if (data.phase == Phase::eager) return std::nullopt;
+  auto const& events = data.phase == Phase::replay ? data.segment->events : data.draft->events;
+  std::size_t const count = data.phase == Phase::replay ? data.frame.event : events.size();
+  for (std::size_t k = count; k-- > 0;) {
+    if (events[k].result < 0) continue;
+    auto const& slot = data.frame.slots[static_cast<std::size_t>(events[k].result)];
+    if (slot && slot->id == impl.id) return events[k].at;
+  }
+  return std::nullopt;
+}
+
+void Session::make_readable(Impl& impl, Break reason) {
+  auto& data = *data_;
+  if (data.phase == Phase::eager) return;
+  if (impl.storage->pending == this || data.written.contains(impl.storage.get())) split(std::move(reason));
+}
+
+void Session::split(Break reason) {
+  auto& data = *data_;
+  if (data.phase == Phase::eager) return;
+  if (data.state.options.fullgraph) fail("{}", message(data.state.options.name, reason));
+  data.end(reason);
+  if (data.phase == Phase::eager) return;
+  Site* site = nullptr;
+  {
+    std::scoped_lock const lock(data.state.mutex);
+    auto& found = data.state.sites[{reason.at.file, reason.at.line, reason.at.column, reason.kind}];
+    if (!found) {
+      found = std::make_unique<Site>();
+      data.state.breaks.push_back(reason);
+      base::log("breaks", "{}: {} at {}", data.state.options.name, reason.reason, base::short_place(reason.at));
+    }
+    site = found.get();
+  }
+  data.site = site;
+  data.cause = std::move(reason);
+  data.reason.clear();
+  data.begin();
+}
+
+// Ends the segment with `reason`: the one being replayed if it ends so too, else another that does, else what has been recorded.
+void Session::Data::end(Break reason_to_end) {
+  auto const ends_here = [&] {
+    return frame.event == segment->events.size() && same_place(segment->end, reason_to_end) &&
+           constraints_hold(static_cast<std::int32_t>(segment->graph.symbols.constraints.size()));
+  };
+  if (phase == Phase::replay && (ends_here() || diverge(ends_here))) {
+    if (site->hot.load(std::memory_order_relaxed) != segment) site->hot.store(segment, std::memory_order_release);
+    launch(*segment);
+    return;
+  }
+  if (phase == Phase::eager) return;
+  publish(std::move(reason_to_end));
+  launch(*segment);
+}
+
+void Session::finish() {
+  if (data_->phase != Phase::eager) data_->end({});
+}
+
+void Session::abandon() noexcept {
+  auto& data = *data_;
+  try {
+    if (data.phase == Phase::replay && data.frame.event > 0) data.diverge([] { return false; });
+    if (data.phase != Phase::record || data.draft->events.empty()) return;
+    data.draft->end = {};
+    data.scope.reset();
+    data.launch(*data.draft);
+  } catch (std::exception const& error) {
+    base::log_line("graph", std::format("{}: a capture that was given up could not be run: {}", data.state.options.name, error.what()));
+  }
+}
+
+}  // namespace tenon::tracer

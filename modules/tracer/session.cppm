@@ -1,0 +1,149 @@
+// Shared by the .cpp files of this folder alone: what a call of a compiled function holds, and small pieces of the tensor layer.
+module tenon.tracer:session;
+import std;
+import tenon.base;
+import tenon.ir;
+import tenon.guards;
+import :tensor;
+import :interpreter;
+import :ops;
+import :segment;
+
+namespace tenon::tracer {
+
+std::uint64_t fresh_id();
+/// A new tensor with uninitialised memory.
+Tensor allocate(ir::Meta meta);
+/// The elements of a tensor whose memory is there; Error if a capture still owes them.
+ir::Strided memory_of(Impl const& impl);
+/// A view of `parent` by a geometry op, or nothing if the op must copy.
+std::optional<Tensor> view_of(Impl& parent, ir::OpDef const& op, ir::Attrs const& attrs);
+/// Copies with conversion and broadcasting.
+void copy_elements(ir::Strided const& from, ir::Strided const& to);
+/// The one op that writes: copy_(input, src).
+extern const ir::OpDef copy_row;
+
+/// The call behind a tensor that needs a gradient: what its rule reads, and where the gradients go.
+struct TapeNode : base::RefCounted {
+  struct Edge {            ///< one operand
+    Ref<TapeNode> node;    ///< the call that made it,
+    int result = 0;
+    Ref<Impl> leaf;        ///< or the leaf that it is,
+    bool wanted = false;   ///< or neither: no gradient flows there
+    ir::MetaRef meta;      ///< null: a number
+    Scalar scalar{};
+    Ref<Impl> saved;       ///< a detached alias, where the rule reads the operand
+    std::uint64_t version = 0;
+  };
+  ir::OpDef const* op = nullptr;
+  ir::Attrs attrs;
+  std::vector<Edge> inputs, results;  ///< of a result: meta and, where the rule reads it, saved
+  std::uint64_t order = 0;            ///< calls made later have larger numbers
+  At at;
+  std::function<void(ir::Vjp&)> custom;  ///< the user's own backward instead of the row's
+  TapeNode() = default;
+  ~TapeNode();
+};
+
+/// Rules' calls, dispatched from rank `from`.
+struct DispatchEmit final : ir::Emit {
+  int from;
+  At at;
+  std::vector<Tensor> values{};
+  std::vector<ir::MetaRef> metas{};
+  DispatchEmit(int rank, At place) : from(rank), at(place) {}
+  ir::Var add(Tensor const& tensor);
+  ir::Var add(ir::MetaRef meta);  ///< a value whose elements the rule may not read
+  int op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir::Attrs attrs) override;
+  ir::Meta const& meta(int value) override { return *metas[static_cast<std::size_t>(value)]; }
+  Tensor const& tensor(ir::Var const& var) const { return values[static_cast<std::size_t>(var.input.value)]; }
+};
+/// Runs a composite op's body from rank `from`.
+void run_body(Call const& call, int from, std::span<Tensor> results);
+
+/// The tensors and numbers of one run of a segment.
+struct Frame {
+  std::vector<Ref<Impl>> slots;
+  ir::Bindings bindings;
+  std::size_t event = 0;  ///< events matched so far
+};
+
+/// A matched event as it was called this time.
+struct Replayed {
+  ir::OpDef const* op;
+  std::vector<Operand> operands;
+  ir::Attrs attrs;
+  Ref<Impl> result;
+  At at;
+};
+
+using ir::Parameter;
+enum class Phase : std::uint8_t { replay, record, eager };
+
+struct Session::Data {
+  Session& self;
+  State& state;
+  Arguments arguments;
+  Phase phase = Phase::eager;
+  Site* site = nullptr;
+  Segment* segment = nullptr;  ///< the candidate being replayed
+  Frame frame{};
+  std::string reason{};        ///< why the last candidate did not fit
+  Break cause{};               ///< of the break that led here
+  struct Owner {
+    std::uint64_t id;
+    bool shared = false;  ///< another bound input lies in the same memory
+  };
+  std::unordered_map<Storage*, Owner> input_of{};  ///< bound inputs by memory, where writes matter
+  std::unordered_set<Storage*> written{};
+  std::optional<Active> active{};
+  // while recording
+  std::unique_ptr<Segment> draft{};
+  std::optional<ir::Symbols::Scope> scope{};
+  std::unordered_map<std::uint64_t, std::int32_t> slot_of{};
+  struct Origin {  ///< how a view slot is derived from its parent
+    std::int32_t parent = -1;
+    ir::OpDef const* op = nullptr;
+    ir::Attrs attrs{};
+    std::int32_t version = 0;  ///< of the root, when `value` was derived
+  };
+  std::vector<Origin> origins{};
+  std::vector<std::int32_t> current{}, versions{};  ///< per slot: its value now; of roots: writes so far
+  Segment const* shadow = nullptr;                  ///< an earlier segment that is compared with this recording
+  Segment* newest = nullptr;                        ///< the site's first segment when recording began
+  std::chrono::steady_clock::time_point began{};
+  bool over_limit = false;                          ///< the site has as many segments as it may: this recording is run, not kept
+  std::unordered_map<std::uint64_t, std::int32_t> argument_of{};  ///< tensors of the arguments by identity
+
+  // session.cpp
+  void begin();
+  bool enter(Segment& candidate, Frame& fresh);
+  void end(Break reason);
+  bool diverge(std::function<bool()> const& fits);
+  std::optional<Break> hazard(Call const& call);
+  bool bound(Impl const& impl) const;
+  bool started() const;
+  void note_input(Impl& impl);
+  // match.cpp
+  bool match(Call const& call, std::span<Tensor> results, Impl* adopted);
+  bool match_touch(Impl& impl);
+  bool bind_slot(std::int32_t slot, Impl& impl);
+  bool constraints_hold(std::int32_t until);
+  std::vector<Replayed> replayed() const;
+  // record.cpp
+  void start_recording();
+  void record(Call const& call, std::span<Tensor> results, Impl* adopted);
+  std::int32_t slot_for(Impl& impl, At at);   ///< a tensor that the host looks at
+  std::int32_t input_slot(Impl& impl, At at); ///< a tensor that is met for the first time
+  bool at_limit(Call const& call);
+  bool is_view_slot(Impl const& impl) const;
+  std::int32_t value_of(std::int32_t slot);
+  ir::Attrs generalised(ir::Attrs const* earlier, Call const& call);
+  Scalar generalised(Scalar const* earlier, Scalar const& now);
+  Dim generalised(Parameter::Type type, Dim const* earlier, Dim now);
+  // launch.cpp
+  void publish(Break reason);
+  void launch(Segment& from);
+};
+
+}  // namespace tenon::tracer

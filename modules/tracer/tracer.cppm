@@ -1,0 +1,6 @@
+export module tenon.tracer;
+export import :tensor;
+export import :interpreter;
+export import :ops;
+export import :segment;
+export import :compile;

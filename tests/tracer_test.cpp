@@ -1,0 +1,113 @@
+#include <doctest/doctest.h>
+
+import std;
+import tenon.base;
+import tenon.ir;
+import tenon.guards;
+import tenon.tracer;
+
+using namespace tenon;
+using namespace tenon::tracer;
+
+namespace {
+std::vector<double> numbers(Tensor const& x) { return x.to_vector<double>(); }
+template <class F>
+std::string caught(F f) {
+  try {
+    f();
+  } catch (base::Error const& error) {
+    return error.what();
+  }
+  return "no error";
+}
+}  // namespace
+
+TEST_CASE("eager arithmetic, broadcasting, views and in-place writes") {
+  Tensor const a = tensor({1, 2, 3}), b = tensor({10, 20, 30});
+  CHECK(numbers(a + b) == std::vector<double>{11, 22, 33});
+  CHECK(numbers(2 - a * 3) == std::vector<double>{-1, -4, -7});
+  Tensor m = reshape(arange(0, 6), {2, 3});
+  Tensor row = select(m, 0, 1);
+  row.mul_(10);
+  CHECK(numbers(m) == std::vector<double>{0, 1, 2, 30, 40, 50});
+  CHECK(transpose(m, 0, 1).strides() == base::Shape{1, 3});
+  CHECK(numbers(transpose(m, 0, 1)) == std::vector<double>{0, 30, 1, 40, 2, 50});
+  CHECK(sum(m).item() == 123);
+  CHECK(caught([&] { (void)(a + ones({2})); }) == "add: sizes 3 and 2 do not broadcast at dim 0 of (f32[3], f32[2])");
+}
+
+TEST_CASE("gradients on the tape") {
+  Tensor x = tensor({1, 2, 3}).set_requires_grad();
+  Tensor y = sum(x * x + 3 * x);
+  y.backward();
+  CHECK(numbers(x.grad()) == std::vector<double>{5, 7, 9});
+  sum(x).backward();
+  CHECK(numbers(x.grad()) == std::vector<double>{6, 8, 10});
+  auto [loss, grads] = value_and_grad([](Tensor const& p) { return sum(exp(p)); })(tensor({0, 0}));
+  CHECK(loss.item() == 2);
+  CHECK(numbers(grads[0]) == std::vector<double>{1, 1});
+}
+
+TEST_CASE("a compiled function is captured once and replayed") {
+  auto f = compile([](Tensor const& x, Tensor const& w) { return relu(matmul(x, w) + 1); });
+  Tensor const x = randn({4, 3}), w = randn({3, 2});
+  Tensor const expected = relu(matmul(x, w) + 1);
+  for (int k = 0; k < 3; ++k) CHECK(numbers(f(x, w)) == numbers(expected));
+  auto const report = describe(f.state());
+  CHECK(report.graphs == 1);
+  CHECK(report.recorded_ops == 3);
+  CHECK(report.replayed_ops == 6);
+  MESSAGE(to_string(report));
+  MESSAGE(report.graph_texts[0]);
+}
+
+TEST_CASE("the ragged batch recompiles once, with a symbol") {
+  auto f = compile([](Tensor const& x) { return sum(relu(x * 2), {1}); });
+  for (int n : {4, 4, 3, 5, 6}) {
+    Tensor const x = randn({n, 3});
+    CHECK(numbers(f(x)) == numbers(sum(relu(x * 2), {1})));
+  }
+  auto const report = describe(f.state());
+  CHECK(report.graphs == 2);
+  MESSAGE(to_string(report));
+}
+
+TEST_CASE("breaks") {
+  auto f = compile([](Tensor const& x) {
+    Tensor y = x + 1;
+    if (sum(y) > 0) y = y * 2;
+    else y = y - 1;
+    return y * y.size(0);
+  });
+  for (double s : {1.0, -5.0, 2.0, -7.0}) {
+    Tensor const x = full({3}, s);
+    double const e = s + 1 > 0 ? (s + 1) * 2 * 3 : s * 3;
+    CHECK(numbers(f(x)) == std::vector<double>{e, e, e});
+  }
+  auto const report = describe(f.state());
+  CHECK(report.graphs == 3);
+  CHECK(report.breaks.size() == 1);
+  MESSAGE(to_string(report));
+}
+
+TEST_CASE("a training step with backward and a write inside") {
+  auto step = [](Tensor& w, Tensor const& x) {
+    Tensor loss = mean((matmul(x, w)) * (matmul(x, w)));
+    loss.backward();
+    NoGrad const off;
+    w.add_(w.grad(), -0.1);
+    w.set_grad({});
+    return loss;
+  };
+  manual_seed(1);
+  Tensor const x = randn({8, 3});
+  Tensor w1 = randn({3, 2}).set_requires_grad(), w2 = clone(w1).detach().set_requires_grad();
+  auto fast = compile(step);
+  for (int k = 0; k < 5; ++k) {
+    Tensor const a = step(w1, x), b = fast(w2, x);
+    CHECK(numbers(a) == numbers(b));
+    CHECK(numbers(w1) == numbers(w2));
+  }
+  MESSAGE(to_string(describe(fast.state())));
+  CHECK(describe(fast.state()).graphs == 1);
+}
