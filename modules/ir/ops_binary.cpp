@@ -169,6 +169,13 @@ constinit const OpDef lerp{.name = "lerp", .kind = Kind::pointwise, .signature =
       if (v.wants(1)) v.grad(1) = v.g() * w;
       if (v.wants(2)) v.grad(2) = v.g() * (v.x(1) - v.x(0));
     }, .saves = 7};
+
+namespace {
+constexpr std::array rows{
+    &add, &sub, &mul, &div, &pow, &maximum, &minimum, &remainder, &floor_divide, &eq, &ne, &lt, &le, &gt, &ge, &logical_and, &logical_or, &where,
+    &masked_fill, &clamp, &lerp};
+}
 // clang-format on
+std::span<OpDef const* const> binary_rows() { return rows; }
 
 }  // namespace tenon::ir::ops
