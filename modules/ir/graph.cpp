@@ -116,6 +116,7 @@ void verify(Graph const& graph) {
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     auto const& node = graph.nodes[n];
     auto const in_node = [&](auto const& what) { return [&, what] { return std::format("node {} ({}) {}", n, node.op->name, what()); }; };
+    check(node.op != nullptr, [&] { return std::format("node {} has no op", n); });
     for (auto const& input : node.inputs)
       check(input.value < 0 || is_known(input.value), in_node([&] { return std::format("reads %{} before it is made", input.value); }));
     std::vector<Meta> metas;
