@@ -177,10 +177,13 @@ ir::Attrs Session::Data::generalised(ir::Attrs const* earlier, Call const& call)
       case Type::tensor:
       case Type::tensors:
       case Type::text: break;
-      case Type::real:
-        result.nums.push_back(generalised(earlier && num_at < earlier->nums.size() ? &earlier->nums[num_at] : nullptr, call.attrs.nums[num_at]));
+      case Type::real: {
+        auto const& now = call.attrs.nums[num_at];
+        bool const may_vary = earlier && num_at < earlier->nums.size() && !(parameter.fixed && now.kind == ScalarKind::real);
+        result.nums.push_back(generalised(may_vary ? &earlier->nums[num_at] : nullptr, now));
         ++num_at;
         break;
+      }
       case Type::wholes:
       case Type::sizes: {
         auto const length = call.attrs.ints[at].value;
