@@ -33,7 +33,7 @@ struct Eager final : Interpreter {
     if (!ir::has_kernel(op)) {
       if (!op.decompose) base::fail("{}: has neither a kernel nor a body", op.name);
       check(call);
-      return run_body(call, static_cast<int>(Rank::eager), results);
+      return void(std::ranges::move(run_body(call, static_cast<int>(Rank::eager)), results.begin()));
     }
     auto metas = check(call);
     std::vector<ir::Strided> in, out;
@@ -60,6 +60,11 @@ struct Eager final : Interpreter {
 } eager;
 }  // namespace
 
+namespace {
+// Its results share memory, so every interpreter must see the views that it is made of.
+bool is_composite_view(ir::OpDef const& op) { return op.kind == ir::Kind::view && !op.geometry; }
+}  // namespace
+
 Active::Active(Rank rank, Interpreter* interpreter) : rank_(rank), outer_(std::exchange(active[static_cast<std::size_t>(rank)], interpreter)) {}
 Active::~Active() { active[static_cast<std::size_t>(rank_)] = outer_; }
 
@@ -76,12 +81,21 @@ Tensor apply(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const
   base::InlineVector<Operand, 4> list;
   for (auto const& arg : operands) list.push_back({arg.impl.get(), arg.scalar});
   Call const call{op, list, attrs, at};
+  if (is_composite_view(op)) return std::move(run_body(call, top)[0]);
   Tensor result;
-  if (op.kind == ir::Kind::view && !op.geometry)  // its result shares memory, so every interpreter must see the views it is made of
-    run_body(call, top, {&result, 1});
-  else
-    dispatch(call, top, {&result, 1});
+  dispatch(call, top, {&result, 1});
   return result;
+}
+
+std::vector<Tensor> apply_all(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at) {
+  constexpr int top = static_cast<int>(Rank::autocast);
+  base::InlineVector<Operand, 4> list;
+  for (auto const& arg : operands) list.push_back({arg.impl.get(), arg.scalar});
+  Call const call{op, list, attrs, at};
+  if (is_composite_view(op)) return run_body(call, top);
+  std::vector<Tensor> results(op.results);
+  dispatch(call, top, results);
+  return results;
 }
 
 ir::Var DispatchEmit::add(Tensor const& tensor) {
@@ -105,25 +119,27 @@ int DispatchEmit::op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir:
     }
     list.push_back({impl, input.scalar});
   }
-  Tensor result;
   Call const call{op, list, attrs, at};
-  if (op.kind == ir::Kind::view && !op.geometry)
-    run_body(call, from, {&result, 1});
+  auto const first = static_cast<int>(values.size());
+  std::vector<Tensor> results;
+  if (is_composite_view(op))
+    results = run_body(call, from);
   else
-    dispatch(call, from, {&result, 1});
-  values.push_back(result);
-  metas.push_back(result.impl()->meta);  // of a recorded result: symbolic
-  return static_cast<int>(values.size()) - 1;
+    results.resize(op.results), dispatch(call, from, results);
+  for (auto const& result : results) (void)add(result);
+  return first;
 }
 
-void run_body(Call const& call, int from, std::span<Tensor> results) {
+std::vector<Tensor> run_body(Call const& call, int from) {
   DispatchEmit emit(from, call.at);
   std::vector<ir::Var> in;
   for (auto const& operand : call.operands)
     in.push_back(operand.impl ? emit.add(Tensor(Ref<Impl>(operand.impl))) : ir::Var(nullptr, ir::Input{-1, operand.scalar}));
   ir::Body body{call.attrs, in};
   call.op.decompose(body);
-  for (std::size_t k = 0; k < results.size(); ++k) results[k] = emit.tensor(body.out[k]);
+  std::vector<Tensor> results;
+  for (auto const& out : body.out) results.push_back(emit.tensor(out));
+  return results;
 }
 
 std::optional<Tensor> view_of(Impl& parent, ir::OpDef const& op, ir::Attrs const& attrs) {
