@@ -41,6 +41,15 @@ TEST_CASE("eager arithmetic, broadcasting, views and in-place writes") {
   CHECK(caught([&] { (void)(a + ones({2})); }) == "add: sizes 3 and 2 do not broadcast at dim 0 of (f32[3], f32[2])");
 }
 
+TEST_CASE("an undefined tensor is refused by name, where it is not optional") {
+  Tensor const a = ones({2, 2}), none;
+  CHECK(caught([&] { (void)linear(none, a); }) == "linear: operand 'input' is an undefined tensor");
+  CHECK(caught([&] { (void)linear(a, none); }) == "linear: operand 'weight' is an undefined tensor");
+  CHECK(caught([&] { (void)(a + none); }) == "add: operand 'other' is an undefined tensor");
+  CHECK(caught([&] { (void)cat(std::array{a, none}); }) == "cat: operand 'tensors' is an undefined tensor");
+  CHECK(numbers(linear(a, a, none)) == std::vector<double>{2, 2, 2, 2});
+}
+
 TEST_CASE("gradients on the tape") {
   Tensor x = tensor({1, 2, 3}).set_requires_grad();
   Tensor y = sum(x * x + 3 * x);

@@ -76,10 +76,28 @@ void dispatch(Call const& call, int from, std::span<Tensor> results) {
   eager.bind(call, -1, results);
 }
 
+namespace {
+// An operand that is neither a tensor nor a number stands for an optional one that is not given; elsewhere it is an undefined tensor.
+void check_given(ir::OpDef const& op, std::size_t operand) {
+  auto const& signature = ir::signature(op);
+  std::size_t place = 0;
+  for (auto const& parameter : signature.parameters) {
+    bool const many = parameter.type == ir::Parameter::Type::tensors;
+    if (!many && parameter.type != ir::Parameter::Type::tensor) continue;
+    if (place++ != operand && !many) continue;
+    if (!parameter.optional) base::fail("{}: operand '{}' is an undefined tensor", op.name, parameter.name);
+    return;
+  }
+}
+}  // namespace
+
 Tensor apply(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at) {
   constexpr int top = static_cast<int>(Rank::autocast);
   base::InlineVector<Operand, 4> list;
-  for (auto const& arg : operands) list.push_back({arg.impl.get(), arg.scalar});
+  for (auto const& arg : operands) {
+    if (!arg.impl && arg.scalar.kind == ir::ScalarKind::none) check_given(op, list.size());
+    list.push_back({arg.impl.get(), arg.scalar});
+  }
   Call const call{op, list, attrs, at};
   if (is_composite_view(op)) return std::move(run_body(call, top)[0]);
   Tensor result;
