@@ -89,15 +89,19 @@ void check_given(ir::OpDef const& op, std::size_t operand) {
     return;
   }
 }
-}  // namespace
-
-Tensor apply(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at) {
-  constexpr int top = static_cast<int>(Rank::autocast);
+base::InlineVector<Operand, 4> operands_of(ir::OpDef const& op, std::span<Arg const> operands) {
   base::InlineVector<Operand, 4> list;
   for (auto const& arg : operands) {
     if (!arg.impl && arg.scalar.kind == ir::ScalarKind::none) check_given(op, list.size());
     list.push_back({arg.impl.get(), arg.scalar});
   }
+  return list;
+}
+}  // namespace
+
+Tensor apply(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at) {
+  constexpr int top = static_cast<int>(Rank::autocast);
+  auto const list = operands_of(op, operands);
   Call const call{op, list, attrs, at};
   if (is_composite_view(op)) return std::move(run_body(call, top)[0]);
   Tensor result;
@@ -107,8 +111,7 @@ Tensor apply(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const
 
 std::vector<Tensor> apply_all(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at) {
   constexpr int top = static_cast<int>(Rank::autocast);
-  base::InlineVector<Operand, 4> list;
-  for (auto const& arg : operands) list.push_back({arg.impl.get(), arg.scalar});
+  auto const list = operands_of(op, operands);
   Call const call{op, list, attrs, at};
   if (is_composite_view(op)) return run_body(call, top);
   std::vector<Tensor> results(op.results);
