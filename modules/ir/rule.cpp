@@ -60,7 +60,7 @@ Var sum_to(Var x, Dims const& sizes) {
   for (std::size_t d = 0; d < from.size(); ++d)
     if (d < lead || (same(sizes[d - lead], 1) && !same(from[d], 1))) dims.push_back(Dim(d));
   if (dims.empty()) return x;
-  Var summed = call(ops::sum, {x}, Attrs{}.with(dims).with(Dim(true)));
+  Var summed = call(ops::sum, {x}, Attrs{}.with(dims).with(Dim(true)).with(Dim(absent)));
   return lead == 0 ? summed : call(ops::reshape, {summed}, Attrs{}.with(sizes));
 }
 
