@@ -14,7 +14,7 @@ void Session::Data::start_recording() {
   phase = Phase::record;
   over_limit = false;
   draft = std::make_unique<Segment>();
-  draft->guards.mode.grad_enabled = grad_enabled();
+  draft->guards.mode = mode;
   draft->graph.name = state.options.name;
   if (site == &state.root)
     for (auto const& [name, text] : arguments.values) draft->guards.values.push_back({name, text});
@@ -195,7 +195,7 @@ ir::Attrs Session::Data::generalised(ir::Attrs const* earlier, Call const& call)
 
 void Session::Data::record(Call const& call, std::span<Tensor> results, Impl* adopted) {
   auto& graph = draft->graph;
-  if (!adopted && draft->events.empty() && at_limit(call)) {
+  if (!adopted && std::ranges::none_of(draft->events, [](Event const& event) { return event.op != nullptr; }) && at_limit(call)) {
     scope.reset();
     phase = Phase::eager;
     return;
