@@ -112,7 +112,8 @@ int DispatchEmit::op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir:
   else
     dispatch(call, from, {&result, 1});
   values.push_back(result);
-  metas.push_back(result.impl()->meta);  // of a recorded result: symbolic
+  auto* session = Session::current();
+  metas.push_back(session ? session->meta_of(*result.impl(), at) : result.impl()->meta);
   return static_cast<int>(values.size()) - 1;
 }
 
