@@ -190,3 +190,39 @@ TEST_CASE("structs with fields are arguments, guarded by path") {
   REQUIRE(report.recompiles.size() == 1);
   CHECK(report.recompiles[0].reason == "tensor 'args[0].weight' size mismatch at dim 1: expected 2, actual 5");
 }
+
+TEST_CASE("a step with a bias and a loss over ragged batches is captured twice") {
+  manual_seed(2);
+  Tensor w = randn({3, 5}).set_requires_grad(), b = randn({3}).set_requires_grad();
+  auto const step = [&](Tensor const& x, Tensor const& y) {
+    auto const loss = cross_entropy(linear(x, w, b), y);
+    std::vector<Tensor> results = gradients(loss, std::array{w, b});
+    results.push_back(loss.detach());
+    return results;
+  };
+  auto fast = compile(step);
+  for (int n : {8, 8, 5, 7, 8, 3}) {
+    Tensor const x = randn({n, 5}), y = randint(0, 3, {n});
+    auto const expected = step(x, y), actual = fast(x, y);
+    for (std::size_t k = 0; k < expected.size(); ++k) CHECK(numbers(actual[k]) == numbers(expected[k]));
+  }
+  auto const report = describe(fast.state());
+  CHECK(report.graphs == 2);
+  CHECK(report.recompiles.at(0).reason == "tensor 'args[0]' size mismatch at dim 0: expected 8, actual 5");
+}
+
+TEST_CASE("a stream that differs inside backward keeps the grad mode that it began under") {
+  double factor = 1;
+  auto fast = compile([&](Tensor const& x) {
+    Tensor const w = ones({2}).set_requires_grad();
+    auto const slope = gradients(sum(w * x), std::array{w})[0];
+    NoGrad const off;
+    return slope * factor;
+  });
+  for (double const f : {1.0, 2.0, 3.0, 4.0}) {
+    factor = f;
+    CHECK(numbers(fast(ones({2}))) == std::vector<double>{f, f});
+  }
+  CHECK(describe(fast.state()).graphs == 2);
+  CHECK(describe(fast.state()).guards[1].starts_with("grad mode is on"));
+}

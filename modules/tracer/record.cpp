@@ -14,7 +14,7 @@ void Session::Data::start_recording() {
   phase = Phase::record;
   over_limit = false;
   draft = std::make_unique<Segment>();
-  draft->guards.mode.grad_enabled = grad_enabled();
+  draft->guards.mode = mode;
   draft->graph.name = state.options.name;
   if (site == &state.root)
     for (auto const& [name, text] : arguments.values) draft->guards.values.push_back({name, text});
@@ -223,7 +223,7 @@ Ref<Impl> Session::Data::new_result(Event& event, Call const& call, std::int32_t
 
 void Session::Data::record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted) {
   auto& graph = draft->graph;
-  if (adopted.empty() && draft->events.empty() && at_limit(call)) {
+  if (adopted.empty() && std::ranges::none_of(draft->events, [](Event const& event) { return event.op != nullptr; }) && at_limit(call)) {
     scope.reset();
     phase = Phase::eager;
     return;

@@ -50,6 +50,7 @@ bool Session::fullgraph() const { return data_->state.options.fullgraph && data_
 
 // Chooses a segment of the site by its guards, the one that served last first; none: records.
 void Session::Data::begin() {
+  mode = {grad_enabled()};
   frame = {};
   input_of.clear();
   written.clear();
@@ -63,7 +64,6 @@ void Session::Data::begin() {
 }
 
 bool Session::Data::enter(Segment& candidate, Frame& fresh) {
-  guards::ModeGuard const mode{grad_enabled()};
   auto const refuse = [&](std::string why) {
     reason = std::move(why);
     return false;
@@ -117,7 +117,8 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
   frame = kept;
   shadow = failed;
   start_recording();
-  if (!calls.empty() && calls[0].op) over_limit = at_limit({*calls[0].op, calls[0].operands, calls[0].attrs, calls[0].at});
+  if (auto const first = std::ranges::find_if(calls, [](Replayed const& call) { return call.op != nullptr; }); first != calls.end())
+    over_limit = at_limit({*first->op, first->operands, first->attrs, first->at});
   for (auto const& call : calls)
     if (call.op)
       record({*call.op, call.operands, call.attrs, call.at}, {}, call.results);

@@ -85,6 +85,7 @@ struct Session::Data {
   State& state;
   Arguments arguments;
   Phase phase = Phase::eager;
+  guards::ModeGuard mode{};    ///< of the thread, where the segment began
   Site* site = nullptr;
   Segment* segment = nullptr;  ///< the candidate being replayed
   Frame frame{};
