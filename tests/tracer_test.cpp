@@ -97,8 +97,10 @@ TEST_CASE("the ragged batch recompiles once, with a symbol") {
 TEST_CASE("breaks") {
   auto f = compile([](Tensor const& x) {
     Tensor y = x + 1;
-    if (sum(y) > 0) y = y * 2;
-    else y = y - 1;
+    if (sum(y) > 0)
+      y = y * 2;
+    else
+      y = y - 1;
     return y * y.size(0);
   });
   for (double s : {1.0, -5.0, 2.0, -7.0}) {
@@ -169,10 +171,12 @@ TEST_CASE("errors in a body leave what eager would leave") {
 }
 
 TEST_CASE("fullgraph turns a break into an error that shows the line") {
-  auto f = compile([](Tensor const& x) {
-    if (sum(x) > 0) return x * 2;
-    return x;
-  }, {.fullgraph = true, .name = "branchy"});
+  auto f = compile(
+      [](Tensor const& x) {
+        if (sum(x) > 0) return x * 2;
+        return x;
+      },
+      {.fullgraph = true, .name = "branchy"});
   auto const text = caught([&] { (void)f(ones({2})); });
   CHECK(text.starts_with("branchy: fullgraph: a tensor is used as a condition of the host at tracer_test.cpp:"));
   CHECK(text.find("if (sum(x) > 0) return x * 2;") != std::string::npos);

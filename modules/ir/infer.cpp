@@ -171,14 +171,18 @@ void check_attributes(OpDef const& op, Attrs const& attrs) {
   for (auto const& parameter : signature(op).parameters) switch (parameter.type) {
       case Parameter::Type::tensor:
       case Parameter::Type::tensors:
-      case Parameter::Type::text: break;
-      case Parameter::Type::real: ++nums; break;
+      case Parameter::Type::text:
+        break;
+      case Parameter::Type::real:
+        ++nums;
+        break;
       case Parameter::Type::wholes:
       case Parameter::Type::sizes:
         complete = complete && ints < attrs.ints.size();
         if (complete) ints += 1 + static_cast<std::size_t>(attrs.ints[ints].value);
         break;
-      default: ++ints;
+      default:
+        ++ints;
     }
   base::ensure(complete && ints == attrs.ints.size() && nums == attrs.nums.size(), std::format("a call of {} gives every attribute", op.name));
 }

@@ -77,7 +77,8 @@ struct Tape final : Interpreter {
   static void refuse_write(Call const& call) {
     Impl const& target = *call.operands[0].impl;
     if (target.requires_grad) fail("copy_: a leaf that requires a gradient is written in place at {}; write it under NoGrad", base::short_place(call.at));
-    if (target.view) fail("copy_: a view is written in place at {} while gradients are recorded; write the whole tensor or use where()", base::short_place(call.at));
+    if (target.view)
+      fail("copy_: a view is written in place at {} while gradients are recorded; write the whole tensor or use where()", base::short_place(call.at));
   }
 } the_tape;
 
@@ -117,7 +118,8 @@ struct Backward {
     if (!edge.meta) return {nullptr, ir::Input{-1, edge.scalar}};
     if (!edge.saved) return emit.add(edge.meta);
     if (edge.saved->storage->version != edge.version)
-      fail("backward: a tensor {} that the gradient of {} at {} needs was written in place since", ir::to_string(*edge.meta), node.op->name, base::short_place(node.at));
+      fail("backward: a tensor {} that the gradient of {} at {} needs was written in place since", ir::to_string(*edge.meta), node.op->name,
+           base::short_place(node.at));
     if (emit.from < static_cast<int>(Rank::autograd)) return emit.add(Tensor(edge.saved));
     if (edge.leaf) return emit.add(Tensor(edge.leaf));
     auto alias = alias_of(*edge.saved);

@@ -20,7 +20,8 @@ struct Eager final : Interpreter {
       check(call);
       Impl const& source = *call.operands[1].impl;
       // Overlapping memory is read whole before it is written.
-      bool const overlaps = source.storage == target.storage && (source.offset != target.offset || ir::values(source.meta->strides) != ir::values(target.meta->strides));
+      bool const overlaps =
+          source.storage == target.storage && (source.offset != target.offset || ir::values(source.meta->strides) != ir::values(target.meta->strides));
       Tensor const copy = overlaps ? allocate(ir::contiguous_meta(source.meta->dtype, source.meta->device, source.meta->sizes)) : Tensor();
       if (overlaps) copy_elements(memory_of(source), memory_of(*copy.impl()));
       copy_elements(overlaps ? memory_of(*copy.impl()) : memory_of(source), memory_of(target));

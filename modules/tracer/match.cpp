@@ -9,8 +9,8 @@ namespace tenon::tracer {
 
 namespace {
 std::string differs(Event const& event, Call const& call) {
-  return std::format("the stream differs: expected {} at {}, actual {} at {}", event.op ? event.op->name : "a first look at a tensor", base::short_place(event.at), call.op.name,
-      base::short_place(call.at));
+  return std::format("the stream differs: expected {} at {}, actual {} at {}", event.op ? event.op->name : "a first look at a tensor",
+                     base::short_place(event.at), call.op.name, base::short_place(call.at));
 }
 }  // namespace
 
@@ -79,8 +79,8 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span
     if ((index < 0) != !operand.impl) return refuse();
     if (index < 0) {
       if (!guards::agrees(event.scalars[k], operand.scalar, symbols, frame.bindings)) {
-        reason = std::format("number mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at), symbols.to_string(event.scalars[k]),
-            symbols.to_string(operand.scalar));
+        reason = std::format("number mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at),
+                             symbols.to_string(event.scalars[k]), symbols.to_string(operand.scalar));
         return false;
       }
     } else if (auto const& slot = frame.slots[static_cast<std::size_t>(index)]) {
@@ -93,13 +93,14 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span
   if (want.ints.size() != have.ints.size() || want.nums.size() != have.nums.size() || want.text.data() != have.text.data()) return refuse();
   for (std::size_t k = 0; k < want.ints.size(); ++k)
     if (!guards::agrees(want.ints[k], have.ints[k].value, symbols, frame.bindings)) {
-      reason = std::format("attribute mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at), symbols.to_string(want.ints[k]), have.ints[k].value);
+      reason = std::format("attribute mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at), symbols.to_string(want.ints[k]),
+                           have.ints[k].value);
       return false;
     }
   for (std::size_t k = 0; k < want.nums.size(); ++k)
     if (!guards::agrees(want.nums[k], have.nums[k], symbols, frame.bindings)) {
       reason = std::format("number mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at), symbols.to_string(want.nums[k]),
-          symbols.to_string(have.nums[k]));
+                           symbols.to_string(have.nums[k]));
       return false;
     }
   if (!constraints_hold(event.constraints)) return false;

@@ -41,8 +41,11 @@ bool Session::Data::at_limit(Call const& call) {
     same += first != s->events.end() && first->op == &call.op && first->at.line == call.at.line && first->at.column == call.at.column;
   }
   if (same < state.options.recompile_limit && all < 256) return false;
-  if (state.options.fullgraph) fail("{}: fullgraph: the recompile limit of {} is reached; the last state differed in: {}", state.options.name, state.options.recompile_limit, reason);
-  if (!site->limited) base::log("recompiles", "{}: the recompile limit of {} is reached, new states run eagerly; the last one differed in: {}", state.options.name, state.options.recompile_limit, reason);
+  if (state.options.fullgraph)
+    fail("{}: fullgraph: the recompile limit of {} is reached; the last state differed in: {}", state.options.name, state.options.recompile_limit, reason);
+  if (!site->limited)
+    base::log("recompiles", "{}: the recompile limit of {} is reached, new states run eagerly; the last one differed in: {}", state.options.name,
+              state.options.recompile_limit, reason);
   site->limited = true;
   ++state.eager_calls;
   return true;
@@ -81,7 +84,8 @@ std::int32_t Session::Data::input_slot(Impl& impl, At at) {
     any = true;
     symbolic[d] = Dim(sizes[d].value);
     for (int number = 0; std::cmp_less(number, symbols.names().size()); ++number)  // equal sizes share a symbol
-      if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == sizes[d].value) symbolic[d] = symbols.whole_symbol(number);
+      if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == sizes[d].value)
+        symbolic[d] = symbols.whole_symbol(number);
     if (symbolic[d].node < 0) symbolic[d] = symbols.symbol(sizes[d].value);
   }
   slot.meta = impl.meta;
@@ -176,7 +180,8 @@ ir::Attrs Session::Data::generalised(ir::Attrs const* earlier, Call const& call)
   for (auto const& parameter : ir::signature(call.op).parameters) switch (parameter.type) {
       case Type::tensor:
       case Type::tensors:
-      case Type::text: break;
+      case Type::text:
+        break;
       case Type::real: {
         auto const& now = call.attrs.nums[num_at];
         bool const may_vary = earlier && num_at < earlier->nums.size() && !(parameter.fixed && now.kind == ScalarKind::real);
@@ -191,7 +196,8 @@ ir::Attrs Session::Data::generalised(ir::Attrs const* earlier, Call const& call)
         for (std::int64_t k = 0; k < length; ++k) next(parameter.type);
         break;
       }
-      default: next(parameter.type);
+      default:
+        next(parameter.type);
     }
   return result;
 }
@@ -256,10 +262,12 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, std::spa
   if (&call.op == &copy_row) {
     auto const index = static_cast<std::size_t>(event.slots[0]);
     auto const& target = *draft->slots[index].meta;
-    (void)ir::infer(copy_row, std::array<ir::Meta const*, 2>{&target, graph.values[static_cast<std::size_t>(in[1].value)].meta.get()}, std::array<Scalar, 2>{}, {});
+    (void)ir::infer(copy_row, std::array<ir::Meta const*, 2>{&target, graph.values[static_cast<std::size_t>(in[1].value)].meta.get()}, std::array<Scalar, 2>{},
+                    {});
     auto const meta_of_source = [&] { return graph.values[static_cast<std::size_t>(in[1].value)].meta; };
     if (meta_of_source()->dtype != target.dtype) in[1].value = graph.add(ir::ops::to, {in[1]}, ir::Attrs{}.with(target.dtype), call.at);
-    if (ir::values(meta_of_source()->sizes) != ir::values(target.sizes)) in[1].value = graph.add(ir::ops::expand, {in[1]}, ir::Attrs{}.with(target.sizes), call.at);
+    if (ir::values(meta_of_source()->sizes) != ir::values(target.sizes))
+      in[1].value = graph.add(ir::ops::expand, {in[1]}, ir::Attrs{}.with(target.sizes), call.at);
     current[index] = in[1].value;
     ++versions[index];
     if (draft->slots[index].input) draft->slots[index].written = draft->writes = true;

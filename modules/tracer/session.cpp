@@ -13,12 +13,15 @@ namespace {
 thread_local Session* this_session = nullptr;
 
 bool same_place(Break const& a, Break const& b) {
-  return a.kind == b.kind && (a.kind == BreakKind::returned || (a.at.line == b.at.line && a.at.column == b.at.column && std::string_view(a.at.file) == b.at.file));
+  return a.kind == b.kind &&
+         (a.kind == BreakKind::returned || (a.at.line == b.at.line && a.at.column == b.at.column && std::string_view(a.at.file) == b.at.file));
 }
 std::string message(std::string_view name, Break const& cause) {
   return std::format("{}: fullgraph: {} at {}\n{}    hint: {}", name, cause.reason, base::short_place(cause.at), base::caret(cause.at), cause.hint);
 }
-Break aliasing(At at) { return {BreakKind::aliasing, "inputs share memory and one of them is written", "pass separate tensors, or write before the others are read", at}; }
+Break aliasing(At at) {
+  return {BreakKind::aliasing, "inputs share memory and one of them is written", "pass separate tensors, or write before the others are read", at};
+}
 // A write whose source is another tensor over the same memory that holds its elements already.
 bool overlapping(Call const& call) {
   if (&call.op != &copy_row) return false;
@@ -71,7 +74,8 @@ bool Session::Data::enter(Segment& candidate, Frame& fresh) {
   if (candidate.guards.mode != mode) return refuse(guards::mismatch(candidate.guards.mode, mode));
   if (site == &state.root)
     for (std::size_t k = 0; k < candidate.guards.values.size(); ++k)
-      if (candidate.guards.values[k].expected != arguments.values[k].second) return refuse(guards::mismatch(candidate.guards.values[k], arguments.values[k].second));
+      if (candidate.guards.values[k].expected != arguments.values[k].second)
+        return refuse(guards::mismatch(candidate.guards.values[k], arguments.values[k].second));
   fresh.slots.assign(candidate.slots.size(), nullptr);
   fresh.bindings = guards::unbound(candidate.graph.symbols);
   fresh.event = 0;

@@ -21,18 +21,18 @@ std::optional<Tensor> view_of(Impl& parent, ir::OpDef const& op, ir::Attrs const
 /// Copies with conversion and broadcasting.
 void copy_elements(ir::Strided const& from, ir::Strided const& to);
 /// The one op that writes: copy_(input, src).
-extern const ir::OpDef copy_row;
+extern ir::OpDef const copy_row;
 
 /// The call behind a tensor that needs a gradient: what its rule reads, and where the gradients go.
 struct TapeNode : base::RefCounted {
-  struct Edge {            ///< one operand
-    Ref<TapeNode> node;    ///< the call that made it,
+  struct Edge {          ///< one operand
+    Ref<TapeNode> node;  ///< the call that made it,
     int result = 0;
-    Ref<Impl> leaf;        ///< or the leaf that it is,
-    bool wanted = false;   ///< or neither: no gradient flows there
-    ir::MetaRef meta;      ///< null: a number
+    Ref<Impl> leaf;       ///< or the leaf that it is,
+    bool wanted = false;  ///< or neither: no gradient flows there
+    ir::MetaRef meta;     ///< null: a number
     Scalar scalar{};
-    Ref<Impl> saved;       ///< a detached alias, where the rule reads the operand
+    Ref<Impl> saved;  ///< a detached alias, where the rule reads the operand
     std::uint64_t version = 0;
   };
   ir::OpDef const* op = nullptr;
@@ -60,7 +60,6 @@ struct DispatchEmit final : ir::Emit {
 };
 /// Runs a composite op's body from rank `from`.
 std::vector<Tensor> run_body(Call const& call, int from);
-
 /// The tensors and numbers of one run of a segment.
 struct Frame {
   std::vector<Ref<Impl>> slots;
@@ -85,12 +84,12 @@ struct Session::Data {
   State& state;
   Arguments arguments;
   Phase phase = Phase::eager;
-  guards::ModeGuard mode{};    ///< of the thread, where the segment began
+  guards::ModeGuard mode{};  ///< of the thread, where the segment began
   Site* site = nullptr;
   Segment* segment = nullptr;  ///< the candidate being replayed
   Frame frame{};
-  std::string reason{};        ///< why the last candidate did not fit
-  Break cause{};               ///< of the break that led here
+  std::string reason{};  ///< why the last candidate did not fit
+  Break cause{};         ///< of the break that led here
   struct Owner {
     std::uint64_t id;
     bool shared = false;  ///< another bound input lies in the same memory
@@ -113,7 +112,7 @@ struct Session::Data {
   Segment const* shadow = nullptr;                  ///< an earlier segment that is compared with this recording
   Segment* newest = nullptr;                        ///< the site's first segment when recording began
   std::chrono::steady_clock::time_point began{};
-  bool over_limit = false;                          ///< the site has as many segments as it may: this recording is run, not kept
+  bool over_limit = false;                                        ///< the site has as many segments as it may: this recording is run, not kept
   std::unordered_map<std::uint64_t, std::int32_t> argument_of{};  ///< tensors of the arguments by identity
 
   // session.cpp
@@ -134,8 +133,8 @@ struct Session::Data {
   // record.cpp
   void start_recording();
   void record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
-  std::int32_t slot_for(Impl& impl, At at);   ///< a tensor that the host looks at
-  std::int32_t input_slot(Impl& impl, At at); ///< a tensor that is met for the first time
+  std::int32_t slot_for(Impl& impl, At at);    ///< a tensor that the host looks at
+  std::int32_t input_slot(Impl& impl, At at);  ///< a tensor that is met for the first time
   bool at_limit(Call const& call);
   Ref<Impl> new_result(Event& event, Call const& call, std::int32_t value, Ref<Impl> result);
   bool is_view_slot(Impl const& impl) const;
