@@ -68,6 +68,11 @@ std::optional<Golden> gpt_golden() {
   auto json = golden::load("train.json", "gpt");
   auto file = open("train.safetensors");
   if (!json || !file) return std::nullopt;
+  for (auto const* const key : {"config", "losses", "grad_norms"})
+    if (!json->contains(key)) {
+      std::cout << "golden: no gpt." << key << " in train.json, skipped\n";
+      return std::nullopt;
+    }
   return Golden{std::move(*file), std::move(*json)};
 }
 
@@ -76,7 +81,7 @@ Tensor loss_of(nn::Gpt const& model, Tensor const& x, Tensor const& y) { return 
 enum class How { eager, whole_step, backward_only };
 struct Run {
   std::vector<double> losses, norms;
-  std::map<std::string, Tensor> first_gradients, last;  ///< by golden name
+  std::map<std::string, Tensor> first_gradients, last;  ///< by golden name; the gradients as clipped
   std::vector<int> graphs;                              ///< captured so far, after each step
   std::string report;
 };
@@ -94,8 +99,10 @@ Run train(Golden const& golden, How how) {
     loss.backward();
     return loss.detach();
   };
-  auto const update = [&](nn::Gpt& net) {
+  auto const update = [&](nn::Gpt& net, std::map<std::string, Tensor>* clipped = nullptr) {
     Tensor norm = nn::clip_grad_norm(nn::parameters(net), 1.0);
+    if (clipped)
+      for (auto& [name, parameter] : nn::named_parameters(net)) clipped->emplace(golden_name(name), clone(parameter.grad()));
     optimizer.step();
     optimizer.zero_grad();
     return norm;
@@ -108,7 +115,7 @@ Run train(Golden const& golden, How how) {
   auto const fast_backward = compile(forward_backward, {.fullgraph = true, .name = "forward_backward"});
 
   Run run;
-  for (std::size_t k = 0; k < golden.json["losses"].size(); ++k) {
+  for (std::size_t k = 0; k < golden.json["losses"].size() && golden.file.tensors().contains(std::format("batch/{}/x", k)); ++k) {
     Tensor const x = from_file(golden.file.at(std::format("batch/{}/x", k))), y = from_file(golden.file.at(std::format("batch/{}/y", k)));
     Tensor loss, norm;
     if (how == How::whole_step) {
@@ -116,9 +123,7 @@ Run train(Golden const& golden, How how) {
       run.graphs.push_back(describe(fast_step.state()).graphs);
     } else {
       loss = how == How::eager ? forward_backward(model, x, y) : fast_backward(model, x, y);
-      if (k == 0)
-        for (auto& [name, parameter] : nn::named_parameters(model)) run.first_gradients.emplace(golden_name(name), clone(parameter.grad()));
-      norm = update(model);
+      norm = update(model, k == 0 ? &run.first_gradients : nullptr);
       run.graphs.push_back(describe(fast_backward.state()).graphs);
     }
     run.losses.push_back(loss.item());
@@ -128,6 +133,12 @@ Run train(Golden const& golden, How how) {
   run.report = how == How::whole_step ? to_string(describe(fast_step.state())) : how == How::backward_only ? to_string(describe(fast_backward.state())) : "";
   return run;
 }
+// A bias of the keys shifts all scores of a row alike, so its gradient is 0 but for rounding, which Adam divides by its own size: q and v alone.
+Tensor without_keys(std::string const& name, Tensor const& tensor) {
+  if (!name.ends_with("qkv.bias")) return tensor;
+  std::int64_t const third = tensor.size(0) / 3;
+  return cat(std::array{slice(tensor, 0, 0, third), slice(tensor, 0, 2 * third)});
+}
 void compare_tensors(golden::Tally& tally, Golden const& golden, std::string_view group, std::map<std::string, Tensor> const& have, double bound) {
   for (auto const& [name, tensor] : have) {
     auto const expected = entry(golden.file, std::format("{}/{}", group, name));
@@ -136,7 +147,8 @@ void compare_tensors(golden::Tally& tally, Golden const& golden, std::string_vie
       continue;
     }
     ++tally.checked;
-    CHECK_MESSAGE(distance(tensor, *expected) <= bound, group, "/", name, ": ", distance(tensor, *expected));
+    double const apart = distance(without_keys(name, tensor), without_keys(name, *expected));
+    CHECK_MESSAGE(apart <= bound, group, "/", name, ": ", apart);
   }
 }
 void compare(Golden const& golden, Run const& run, std::string const& label) {

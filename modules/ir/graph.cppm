@@ -126,3 +126,12 @@ Graph parse_graph(std::string_view text);
 std::string to_dot(Graph const& graph);
 
 }  // namespace tenon::ir
+
+namespace tenon::ir {  // for the text forms
+/// Reads a size at `at` and moves behind it; Error without a place when `at` stands at the fault. Unknown symbols are made if `makes`.
+Dim read_size(Symbols& symbols, std::string_view text, std::size_t& at, bool makes);
+/// In double quotes, with quotes and backslashes escaped.
+std::string quoted(std::string_view text);
+/// The text itself if it is letters, digits, '_' and '.', else quoted.
+std::string name_text(std::string_view text);
+}  // namespace tenon::ir

@@ -7,7 +7,6 @@ namespace tenon::ir {
 
 namespace {
 using Type = Parameter::Type;
-constexpr int max_depth = 64;
 
 class Parser {
  public:
@@ -15,7 +14,7 @@ class Parser {
 
   Graph graph() {
     word("graph");
-    graph_.name = name();
+    graph_.name = any_name();
     std::size_t const header = at_;  // symbols follow the inputs that use them: read them first
     skip_parentheses();
     if (peek_word("symbols")) symbols();
@@ -78,6 +77,7 @@ class Parser {
     if (at_ == start) refuse("expected a name");
     return text_.substr(start, at_ - start);
   }
+  std::string any_name() { return peek() == '"' ? quoted() : std::string(name()); }
   bool peek_word(std::string_view wish) {
     skip_spaces();
     return text_.substr(at_).starts_with(wish) && (at_ + wish.size() >= text_.size() || !is_name(text_[at_ + wish.size()]));
@@ -107,10 +107,11 @@ class Parser {
   }
   void skip_parentheses() {
     expect("(");
-    for (int depth = 1; depth > 0; ++at_) {
+    for (int depth = 1; depth > 0;) {
       if (at_ >= text_.size()) refuse("expected \")\"");
-      if (text_[at_] == '(') ++depth;
-      if (text_[at_] == ')') --depth;
+      char const c = text_[at_];
+      depth += c == '(' ? 1 : c == ')' ? -1 : 0;
+      c == '"' ? void(quoted()) : void(++at_);
     }
   }
 
@@ -133,43 +134,8 @@ class Parser {
     return value;
   }
 
-  // sizes
-  Dim unit(int depth) {
-    if (depth > max_depth) refuse("nested too deep");
-    if (accept("(")) {
-      Dim const inner = sum(depth + 1);
-      expect(")");
-      return inner;
-    }
-    if (std::isalpha(static_cast<unsigned char>(peek()))) {
-      std::size_t const start = at_;
-      auto const symbol = name();
-      if (std::ranges::find(graph_.symbols.names(), symbol) == graph_.symbols.names().end() || symbol[0] == 'r') {
-        at_ = start;
-        refuse(std::format("unknown symbol {}", symbol));
-      }
-      auto const scalar = graph_.symbols.named(symbol, Scalar(0));
-      return {scalar.whole, scalar.node, scalar.owner};
-    }
-    return integer();
-  }
-  Dim product_of(int depth) {
-    Dim left = unit(depth);
-    for (;;) {
-      if (accept("//"))
-        left = located([&] { return graph_.symbols.floordiv(left, unit(depth)); });
-      else if (accept("*"))
-        left = located([&] { return graph_.symbols.mul(left, unit(depth)); });
-      else if (accept("%"))
-        left = located([&] { return graph_.symbols.modulo(left, unit(depth)); });
-      else
-        return left;
-    }
-  }
-  Dim sum(int depth = 0) {
-    Dim left = product_of(depth);
-    while (accept("+")) left = located([&] { return graph_.symbols.add(left, product_of(depth)); });
-    return left;
+  Dim sum() {
+    return located([&] { return read_size(graph_.symbols, text_, at_, false); });
   }
   Dim optional_dim() {
     if (peek_word("none")) return word("none"), Dim(absent);
@@ -245,9 +211,8 @@ class Parser {
     do {
       auto const symbol = name();
       if (std::ranges::find(graph_.symbols.names(), symbol) != graph_.symbols.names().end()) refuse(std::format("symbol {} is named twice", symbol));
-      std::int64_t const hint = accept("=") ? integer() : 0;
-      if (symbol[0] == 's' && hint < 2) refuse(std::format("size symbol {} must be at least 2, not {}", symbol, hint));
-      located([&] { return graph_.symbols.named(symbol, Scalar(hint)); });
+      expect("=");
+      located([&] { return graph_.symbols.named(symbol, symbol[0] == 'r' ? scalar() : Scalar(integer())); });
     } while (accept(","));
     expect(")");
   }
@@ -257,10 +222,7 @@ class Parser {
     do {
       int const id = value_id();
       auto& value = fresh_value(id);
-      skip_spaces();
-      auto const end = std::min(text_.find(": ", at_), text_.size());
-      std::string const label(text_.substr(at_, end - at_));
-      at_ = end;
+      std::string const label = peek() == ':' ? std::string() : any_name();
       expect(":");
       auto read = meta();
       value = {MetaRef(new Meta(std::move(read))), -1, static_cast<int>(graph_.inputs.size()), label};

@@ -4,6 +4,19 @@ import tenon.base;
 
 namespace tenon::ir {
 
+std::string quoted(std::string_view text) {
+  std::string result = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  return result + "\"";
+}
+std::string name_text(std::string_view text) {
+  bool const plain = !text.empty() && std::ranges::all_of(text, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.'; });
+  return plain ? std::string(text) : quoted(text);
+}
+
 namespace {
 std::string operand_text(Graph const& graph, Input const& input) {
   return input.value >= 0 ? std::format("%{}", input.value) : graph.symbols.to_string(input.scalar);
@@ -15,17 +28,10 @@ std::string call_text(Graph const& graph, Node const& node) {
   return text + (attributes.empty() || node.inputs.empty() ? "" : ", ") + attributes + ")";
 }
 std::string meta_text(Graph const& graph, int value) { return to_string(*graph.values[static_cast<std::size_t>(value)].meta, &graph.symbols); }
-std::string quoted(std::string_view text) {
-  std::string result = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += c;
-  }
-  return result + "\"";
-}
 std::string symbol_text(Symbols const& symbols, int number) {
-  auto const& name = symbols.names()[static_cast<std::size_t>(number)];
-  return symbols.is_real_symbol(number) ? name : std::format("{}={}", name, symbols.whole_symbol(number).value);
+  auto hint = symbols.symbol_at(number);
+  hint.node = -1;
+  return std::format("{}={}", symbols.names()[static_cast<std::size_t>(number)], symbols.to_string(hint));
 }
 std::string escaped(std::string_view text) {  // for a DOT label
   std::string result;
@@ -37,17 +43,17 @@ std::string escaped(std::string_view text) {  // for a DOT label
 }
 }  // namespace
 
-// graph NAME(%0 x: f32[2, s0], ...) symbols(s0=5) {
+// graph NAME(%0 x: f32[2, s0], ...) symbols(s0=5, r0=0.5) {
 //   require s0 == s1
 //   %2 = matmul(%0, %1): f32[2, 4]  # "file.cpp" 12:9
 //   return %2
 // }
 std::string to_string(Graph const& graph) {
-  std::string text = "graph " + graph.name + "(";
+  std::string text = "graph " + name_text(graph.name) + "(";
   for (std::size_t k = 0; k < graph.inputs.size(); ++k) {
     int const input = graph.inputs[k];
     auto const& name = graph.values[static_cast<std::size_t>(input)].name;
-    text += std::format("{}%{}{}: {}", k ? ", " : "", input, name.empty() ? "" : " " + name, meta_text(graph, input));
+    text += std::format("{}%{}{}: {}", k ? ", " : "", input, name.empty() ? "" : " " + name_text(name), meta_text(graph, input));
   }
   text += ")";
   for (int number = 0; std::cmp_less(number, graph.symbols.names().size()); ++number)

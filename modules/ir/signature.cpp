@@ -205,7 +205,7 @@ std::string value_text(Parameter const& parameter, AttrReader& reader, Symbols c
       return symbols ? symbols->to_string(number) : Symbols().to_string(number);
     }
     case Type::text:
-      return std::format("\"{}\"", reader.attrs.text);
+      return quoted(reader.attrs.text);
     default:
       return one(reader.number());
   }
@@ -246,13 +246,7 @@ std::string to_string(Meta const& meta, Symbols const* symbols) {
     return "[" + text + "]";
   };
   auto text = std::string(base::info(meta.dtype).name) + list(meta.sizes);
-  bool plain = true, symbolic = false;  // row-major, and symbolic just where an inner size is
-  std::int64_t stride = 1;
-  for (std::size_t d = meta.sizes.size(); d-- > 0;) {
-    plain = plain && meta.strides[d].value == stride && (!symbols || (symbols->own(meta.strides[d]).node >= 0) == symbolic);
-    if (meta.sizes[d].value != 0) stride *= meta.sizes[d].value;
-    symbolic = symbolic || (symbols && symbols->own(meta.sizes[d]).node >= 0 && meta.sizes[d].value != 0);
-  }
+  bool const plain = symbols ? symbols->row_major(meta.sizes, meta.strides) : Symbols().row_major(meta.sizes, meta.strides);
   if (!plain) text += " strides " + list(meta.strides);
   if (meta.device != base::Device{}) text += " on " + base::to_string(meta.device);
   return text;

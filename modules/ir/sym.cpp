@@ -7,52 +7,13 @@ using base::ensure;
 using base::fail;
 
 namespace {
-thread_local Symbols* current_symbols = nullptr;
 std::atomic<std::uint32_t> next_owner{1};
 
-std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
-  if (b == 0) fail("size arithmetic: {} divided by 0", a);
-  std::int64_t const quotient = b == -1 ? static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(a)) : a / b;
-  return (b != -1 && a % b != 0 && (a < 0) != (b < 0)) ? quotient - 1 : quotient;
-}
-std::int64_t floor_modulo(std::int64_t a, std::int64_t b) {
-  if (b == 0) fail("size arithmetic: {} modulo 0", a);
-  if (b == -1) return 0;
-  std::int64_t const rest = a % b;
-  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
-}
-std::int64_t plus(std::int64_t a, std::int64_t b) {
-  std::int64_t sum = 0;
-  if (__builtin_add_overflow(a, b, &sum)) fail("size arithmetic: {} + {} overflows", a, b);
-  return sum;
-}
-std::int64_t times(std::int64_t a, std::int64_t b) {
-  std::int64_t result = 0;
-  if (__builtin_mul_overflow(a, b, &result)) fail("size arithmetic: {} * {} overflows", a, b);
-  return result;
-}
-bool holds(std::int64_t a, Relation relation, std::int64_t b) {
-  switch (relation) {
-    case Relation::equal:
-      return a == b;
-    case Relation::unequal:
-      return a != b;
-    case Relation::less:
-      return a < b;
-    case Relation::less_equal:
-      return a <= b;
-  }
-  return false;
-}
+constexpr std::size_t largest_sum = 4096;  // terms
+
 constexpr std::array relation_text{"==", "!=", "<", "<="};
 constexpr std::array opposite{Relation::unequal, Relation::equal, Relation::less_equal, Relation::less};  // of (b, a) for the last two
 }  // namespace
-
-bool same_value(Scalar const& a, Scalar const& b) {
-  if (a.kind != b.kind) return false;
-  if (a.kind == ScalarKind::real) return a.real == b.real ? std::signbit(a.real) == std::signbit(b.real) : a.real != a.real && b.real != b.real;
-  return a.whole == b.whole;
-}
 
 enum class Form : std::uint8_t { symbol, polynomial, floordiv, modulo };
 struct Term {
@@ -67,6 +28,7 @@ struct Expression {
   Dim a{}, b{};               // floordiv, modulo
   int symbol = -1;
   bool size = false;  // a symbol of at least 2
+  double real = 0;    // a real symbol's value in this run
 };
 
 struct Symbols::Table {
@@ -74,7 +36,22 @@ struct Symbols::Table {
   std::vector<Expression> expressions;
   std::vector<std::int32_t> symbols;  // symbol number → expression
   std::vector<std::string> names;
-  std::array<int, 3> counts{};  // of s, i, r
+  std::array<int, 3> counts{};                                 // of s, i, r
+  std::unordered_multimap<std::size_t, std::int32_t> by_hash;  // of all but symbols
+  std::map<std::string, int, std::less<>> numbers;             // symbols by name
+  std::set<std::array<std::int64_t, 5>> kept;                  // the first `remembered` constraints
+  std::size_t remembered = 0;
+
+  static std::array<std::int64_t, 5> key(Constraint const& c) {
+    auto const half = [](Dim d) { return d.node < 0 ? d.value : d.node; };
+    return {half(c.a), half(c.b), c.a.node < 0, c.b.node < 0, static_cast<std::int64_t>(c.relation)};
+  }
+  void remember(std::span<Constraint const> constraints) {  // the list is open to others: start again when it was changed
+    if (constraints.size() == remembered) return;
+    kept.clear();
+    for (auto const& c : constraints) kept.insert(key(c));
+    remembered = constraints.size();
+  }
 
   Expression const& at(Dim dim) const { return expressions[static_cast<std::size_t>(dim.node)]; }
   Dim own(Dim dim) const { return dim.owner == id && dim.node >= 0 ? dim : Dim(dim.value); }
@@ -85,39 +62,67 @@ struct Symbols::Table {
     return expression.form == Form::polynomial ? expression.terms : std::vector<Term>{{1, {dim.node}}};
   }
 
-  Dim intern(Expression expression) {
-    for (std::size_t i = 0; i < expressions.size(); ++i) {
-      auto const& e = expressions[i];
-      if (e.form == expression.form && e.form != Form::symbol && e.terms == expression.terms && e.a == expression.a && e.b == expression.b)
-        return {e.hint, static_cast<std::int32_t>(i), id};
+  static std::size_t hash(Expression const& e) {
+    std::size_t seed = static_cast<std::size_t>(e.form);
+    auto const mix = [&](auto number) { seed = (seed ^ static_cast<std::size_t>(number)) * 0x9E3779B97F4A7C15u; };
+    for (auto const& term : e.terms) {
+      mix(term.factor);
+      for (auto atom : term.atoms) mix(atom + 1);
     }
+    for (auto const& dim : {e.a, e.b}) mix(dim.node < 0 ? dim.value : dim.node), mix(dim.node < 0);
+    return seed;
+  }
+  Dim intern(Expression expression) {
+    auto const key = hash(expression);
+    auto const [first, last] = by_hash.equal_range(key);
+    for (auto at = first; at != last; ++at) {
+      auto const& e = expressions[static_cast<std::size_t>(at->second)];
+      if (e.form == expression.form && e.terms == expression.terms && e.a == expression.a && e.b == expression.b) return {e.hint, at->second, id};
+    }
+    by_hash.emplace(key, static_cast<std::int32_t>(expressions.size()));
     expressions.push_back(std::move(expression));
     return {expressions.back().hint, static_cast<std::int32_t>(expressions.size()) - 1, id};
   }
 
-  Dim polynomial(std::vector<Term> terms) {
+  // Sorted by atoms, equal ones added, without zeros.
+  static std::vector<Term> merged(std::vector<Term> terms) {
     std::ranges::sort(terms, {}, &Term::atoms);
-    std::vector<Term> merged;
-    for (auto& term : terms) {
-      if (!merged.empty() && merged.back().atoms == term.atoms)
-        merged.back().factor = plus(merged.back().factor, term.factor);
+    std::vector<Term> result;
+    for (auto& term : terms)
+      if (!result.empty() && result.back().atoms == term.atoms)
+        result.back().factor = plus(result.back().factor, term.factor);
       else
-        merged.push_back(std::move(term));
-    }
-    std::erase_if(merged, [](Term const& t) { return t.factor == 0; });
-    if (merged.empty()) return 0;
-    if (merged.size() == 1 && merged[0].atoms.empty()) return merged[0].factor;
-    if (merged.size() == 1 && merged[0].factor == 1 && merged[0].atoms.size() == 1) {
-      std::int32_t const atom = merged[0].atoms[0];
+        result.push_back(std::move(term));
+    std::erase_if(result, [](Term const& t) { return t.factor == 0; });
+    return result;
+  }
+  static std::vector<Term> product(std::span<Term const> left, std::span<Term const> right) {
+    if (left.size() * right.size() > largest_sum) fail("size arithmetic: a product of {} and {} terms is too large", left.size(), right.size());
+    std::vector<Term> terms;
+    for (auto const& x : left)
+      for (auto const& y : right) {
+        Term term{times(x.factor, y.factor), x.atoms};
+        std::ranges::copy(y.atoms, std::back_inserter(term.atoms));
+        std::ranges::sort(term.atoms);
+        terms.push_back(std::move(term));
+      }
+    return merged(std::move(terms));
+  }
+  Dim polynomial(std::vector<Term> sum) {
+    auto terms = merged(std::move(sum));
+    if (terms.empty()) return 0;
+    if (terms.size() == 1 && terms[0].atoms.empty()) return terms[0].factor;
+    if (terms.size() == 1 && terms[0].factor == 1 && terms[0].atoms.size() == 1) {
+      std::int32_t const atom = terms[0].atoms[0];
       return {expressions[static_cast<std::size_t>(atom)].hint, atom, id};
     }
     std::int64_t hint = 0;
-    for (auto const& term : merged) {
+    for (auto const& term : terms) {
       std::int64_t value = term.factor;
       for (auto atom : term.atoms) value = times(value, expressions[static_cast<std::size_t>(atom)].hint);
       hint = plus(hint, value);
     }
-    return intern({.form = Form::polynomial, .hint = hint, .terms = std::move(merged)});
+    return intern({.form = Form::polynomial, .hint = hint, .terms = std::move(terms)});
   }
 
   // a / b where every term of a divides by the constant or monomial b; nothing otherwise.
@@ -135,32 +140,54 @@ struct Symbols::Table {
     return a;
   }
 
-  // A bound that the expression never falls below, if one is known.
-  std::optional<std::int64_t> least(Dim dim) const {
-    if (dim.node < 0) return dim.value;
-    auto const& e = at(dim);
-    if (e.form == Form::symbol) return e.size ? std::optional<std::int64_t>(2) : std::nullopt;
-    if (e.form != Form::polynomial) return std::nullopt;
+  // A bound that the sum never falls below, if one is known: size symbols are at least 2.
+  std::optional<std::int64_t> least(std::span<Term const> terms) const {
     std::int64_t sum = 0;
-    for (auto const& term : e.terms) {
+    for (auto const& term : terms) {
       std::int64_t value = term.factor;
-      for (auto atom : term.atoms) {
-        auto const bound = least({0, atom, id});
-        if (!bound || *bound < 0 || __builtin_mul_overflow(value, *bound, &value)) return std::nullopt;
-      }
-      if ((term.factor < 0 && !term.atoms.empty()) || __builtin_add_overflow(sum, value, &sum)) return std::nullopt;
+      if (value < 0 && !term.atoms.empty()) return std::nullopt;
+      for (auto atom : term.atoms)
+        if (!expressions[static_cast<std::size_t>(atom)].size || __builtin_mul_overflow(value, std::int64_t{2}, &value)) return std::nullopt;
+      if (__builtin_add_overflow(sum, value, &sum)) return std::nullopt;
     }
     return sum;
   }
+  // a - b as terms; nothing when it is too large to say.
+  std::optional<std::vector<Term>> difference(Dim a, Dim b) const {
+    auto terms = terms_of(a);
+    for (auto& term : terms_of(b)) {
+      if (__builtin_sub_overflow(std::int64_t{0}, term.factor, &term.factor)) return std::nullopt;
+      terms.push_back(term);
+    }
+    try {
+      return merged(std::move(terms));
+    } catch (base::Error const&) {
+      return std::nullopt;
+    }
+  }
+  // Whether the relation is the same in every run.
+  bool settled(Dim a, Relation relation, Dim b) const {
+    auto const up = difference(b, a), down = difference(a, b);
+    if (!up || !down) return false;
+    auto const rise = least(*up), fall = least(*down);
+    switch (relation) {
+      case Relation::less:
+        return (rise && *rise > 0) || (fall && *fall >= 0);
+      case Relation::less_equal:
+        return (rise && *rise >= 0) || (fall && *fall > 0);
+      default:
+        return (rise && *rise > 0) || (fall && *fall > 0) || up->empty();
+    }
+  }
 
-  int new_symbol(char prefix, std::int64_t hint, std::string name = {}) {
-    auto const which = static_cast<std::size_t>(prefix == 's' ? 0 : prefix == 'i' ? 1 : 2);
-    if (name.empty()) name = std::format("{}{}", prefix, counts[which]);
-    ++counts[which];
+  int new_symbol(char prefix, Scalar hint, std::string name = {}) {
+    auto& count = counts[prefix == 's' ? 0 : prefix == 'i' ? 1 : 2];
+    while (name.empty() || numbers.contains(name)) name = std::format("{}{}", prefix, count++);
     int const number = static_cast<int>(symbols.size());
+    numbers.emplace(name, number);
     symbols.push_back(static_cast<std::int32_t>(expressions.size()));
     names.push_back(std::move(name));
-    expressions.push_back({.form = Form::symbol, .hint = hint, .symbol = number, .size = prefix == 's'});
+    expressions.push_back({.form = Form::symbol, .hint = hint.whole, .symbol = number, .size = prefix == 's', .real = hint.real});
     return number;
   }
   Dim bare(int number) const {
@@ -168,23 +195,29 @@ struct Symbols::Table {
     return {expressions[static_cast<std::size_t>(node)].hint, node, id};
   }
 
-  std::string text(Dim dim, bool nested) const {
+  // Inside a term, whatever is neither a symbol nor a number stands in parentheses.
+  std::string atom_text(Dim dim) const {
+    auto const inner = text(dim);
+    return dim.node < 0 || at(dim).form == Form::symbol ? inner : "(" + inner + ")";
+  }
+  std::string text(Dim dim) const {
     if (dim.owner != id || dim.node < 0) return std::to_string(dim.value);
     auto const& e = at(dim);
     if (e.form == Form::symbol) return names[static_cast<std::size_t>(e.symbol)];
-    if (e.form != Form::polynomial) return std::format("{}{}{}", text(e.a, true), e.form == Form::floordiv ? "//" : "%", text(e.b, true));
+    if (e.form != Form::polynomial) return atom_text(e.a) + (e.form == Form::floordiv ? "//" : " mod ") + atom_text(e.b);
     std::string sum;
-    for (auto const& term : e.terms) {
+    auto const append = [&](Term const& term) {
+      bool const minus = term.factor < 0 && !sum.empty() && term.factor != std::numeric_limits<std::int64_t>::min();
+      std::int64_t const factor = minus ? -term.factor : term.factor;
       std::string word;
-      for (auto atom : term.atoms) {
-        auto const& form = expressions[static_cast<std::size_t>(atom)].form;
-        auto const inner = text({0, atom, id}, true);
-        word += (word.empty() ? "" : "*") + (form == Form::symbol ? inner : "(" + inner + ")");
-      }
-      if (term.atoms.empty() || term.factor != 1) word += std::format("{}{}", word.empty() ? "" : "*", term.factor);
-      sum += (sum.empty() ? "" : " + ") + word;
-    }
-    return nested ? "(" + sum + ")" : sum;
+      for (auto atom : term.atoms) word += (word.empty() ? "" : "*") + atom_text({0, atom, id});
+      if (word.empty() || factor != 1) word += std::format("{}{}", word.empty() ? "" : "*", factor);
+      sum += (sum.empty() ? "" : minus ? " - " : " + ") + word;
+    };
+    for (auto const& term : e.terms)
+      if (!term.atoms.empty()) append(term);
+    if (e.terms[0].atoms.empty()) append(e.terms[0]);  // the constant last
+    return sum;
   }
 };
 
@@ -204,12 +237,7 @@ Dim Symbols::symbol(std::int64_t hint) {
   return table_->bare(table_->new_symbol('s', hint));
 }
 Dim Symbols::index_symbol(std::int64_t hint) { return table_->bare(table_->new_symbol('i', hint)); }
-Scalar Symbols::real_symbol(double hint) {
-  Scalar scalar(hint);
-  scalar.node = table_->bare(table_->new_symbol('r', 0)).node;
-  scalar.owner = table_->id;
-  return scalar;
-}
+Scalar Symbols::real_symbol(double hint) { return symbol_at(table_->new_symbol('r', hint)); }
 std::vector<std::string> const& Symbols::names() const { return table_->names; }
 Dim Symbols::whole_symbol(int number) const { return table_->bare(number); }
 bool Symbols::is_real_symbol(int number) const { return table_->names[static_cast<std::size_t>(number)][0] == 'r'; }
@@ -227,47 +255,33 @@ Dim Symbols::add(Dim a, Dim b) {
 Dim Symbols::mul(Dim a, Dim b) {
   a = own(a), b = own(b);
   if (a.node < 0 && b.node < 0) return times(a.value, b.value);
-  std::vector<Term> terms;
-  for (auto const& x : table_->terms_of(a))
-    for (auto const& y : table_->terms_of(b)) {
-      Term term{times(x.factor, y.factor), x.atoms};
-      std::ranges::copy(y.atoms, std::back_inserter(term.atoms));
-      std::ranges::sort(term.atoms);
-      terms.push_back(std::move(term));
-    }
-  return table_->polynomial(std::move(terms));
+  return table_->polynomial(Table::product(table_->terms_of(a), table_->terms_of(b)));
 }
 Dim Symbols::floordiv(Dim a, Dim b) {
   a = own(a), b = own(b);
-  if (a.node < 0 && b.node < 0) return floor_divide(a.value, b.value);
+  if (a.node < 0 && b.node < 0) return floor_quotient(a.value, b.value);
   if (auto exact = table_->divide(table_->terms_of(a), table_->terms_of(b))) return table_->polynomial(std::move(*exact));
-  return table_->intern({.form = Form::floordiv, .hint = floor_divide(a.value, b.value), .a = a, .b = b});
+  return table_->intern({.form = Form::floordiv, .hint = floor_quotient(a.value, b.value), .a = a, .b = b});
 }
 Dim Symbols::modulo(Dim a, Dim b) {
   a = own(a), b = own(b);
-  if (a.node < 0 && b.node < 0) return floor_modulo(a.value, b.value);
+  if (a.node < 0 && b.node < 0) return floor_rest(a.value, b.value);
   if (table_->divide(table_->terms_of(a), table_->terms_of(b))) return 0;
-  return table_->intern({.form = Form::modulo, .hint = floor_modulo(a.value, b.value), .a = a, .b = b});
+  return table_->intern({.form = Form::modulo, .hint = floor_rest(a.value, b.value), .a = a, .b = b});
 }
 
 bool Symbols::decide(Dim a, Relation relation, Dim b, base::At at) {
   a = own(a), b = own(b);
   bool const truth = holds(a.value, relation, b.value);
   if (a.node < 0 && b.node < 0) return truth;
-  if (a == b) return truth;
-  // Size symbols are at least 2, so what separates their sums and products from a smaller constant needs no guard.
-  if (b.node < 0)
-    if (auto const least = table_->least(a); least && (relation == Relation::less ? *least >= b.value : *least > b.value)) return truth;
-  if (a.node < 0)
-    if (auto const least = table_->least(b); least && (relation == Relation::less_equal ? *least >= a.value : *least > a.value)) return truth;
+  if (table_->settled(a, relation, b)) return truth;
   Constraint kept{a, b, relation, event, at};
   if (!truth) {
     kept.relation = opposite[static_cast<std::size_t>(relation)];
     if (relation == Relation::less || relation == Relation::less_equal) std::swap(kept.a, kept.b);
   }
-  for (auto const& c : constraints)
-    if (c.a == kept.a && c.b == kept.b && c.relation == kept.relation) return truth;
-  constraints.push_back(kept);
+  table_->remember(constraints);
+  if (table_->kept.insert(Table::key(kept)).second) constraints.push_back(kept), ++table_->remembered;
   return truth;
 }
 
@@ -281,9 +295,9 @@ std::int64_t Symbols::evaluate(Dim dim, Bindings const& bindings) const {
       return number < bindings.whole.size() ? bindings.whole[number] : e.hint;
     }
     case Form::floordiv:
-      return floor_divide(evaluate(e.a, bindings), evaluate(e.b, bindings));
+      return floor_quotient(evaluate(e.a, bindings), evaluate(e.b, bindings));
     case Form::modulo:
-      return floor_modulo(evaluate(e.a, bindings), evaluate(e.b, bindings));
+      return floor_rest(evaluate(e.a, bindings), evaluate(e.b, bindings));
     case Form::polynomial:
       break;
   }
@@ -303,7 +317,15 @@ Scalar Symbols::evaluate(Scalar scalar, Bindings const& bindings) const {
   return Scalar(number < bindings.real.size() ? bindings.real[number] : scalar.real);
 }
 
-std::string Symbols::to_string(Dim dim) const { return table_->text(dim, false); }
+bool Symbols::row_major(std::span<Dim const> sizes, std::span<Dim const> strides) const {
+  std::vector<Term> stride{{1, {}}};
+  for (std::size_t d = sizes.size(); d-- > 0;) {
+    if (table_->terms_of(own(strides[d])) != stride) return false;
+    if (sizes[d].value != 0) stride = Table::product(stride, table_->terms_of(own(sizes[d])));
+  }
+  return true;
+}
+std::string Symbols::to_string(Dim dim) const { return table_->text(dim); }
 std::string Symbols::to_string(Scalar const& scalar) const {
   if (scalar.node >= 0 && scalar.owner == table_->id)
     return scalar.kind == ScalarKind::real ? table_->names[static_cast<std::size_t>(symbol_number(scalar))]
@@ -325,54 +347,19 @@ std::string Symbols::to_string(Constraint const& constraint) const {
   return std::format("{} {} {}", to_string(constraint.a), relation_text[static_cast<std::size_t>(constraint.relation)], to_string(constraint.b));
 }
 
+Scalar Symbols::symbol_at(int number) const {
+  Dim const bare = table_->bare(number);
+  if (!is_real_symbol(number)) return Scalar(bare);
+  Scalar scalar(table_->at(bare).real);
+  scalar.node = bare.node;
+  scalar.owner = bare.owner;
+  return scalar;
+}
 Scalar Symbols::named(std::string_view name, Scalar hint) {
-  for (std::size_t i = 0; i < table_->names.size(); ++i)
-    if (table_->names[i] == name) {
-      if (name[0] != 'r') return Scalar(table_->bare(static_cast<int>(i)));
-      hint.node = table_->bare(static_cast<int>(i)).node;
-      hint.owner = table_->id;
-      return hint;
-    }
+  if (auto const found = table_->numbers.find(name); found != table_->numbers.end()) return symbol_at(found->second);
   if (name.empty() || (name[0] != 's' && name[0] != 'i' && name[0] != 'r')) fail("symbol names start with s, i or r: {}", name);
-  int const number = table_->new_symbol(name[0], hint.whole, std::string(name));
-  if (name[0] != 'r') return Scalar(table_->bare(number));
-  hint.node = table_->bare(number).node;
-  hint.owner = table_->id;
-  return hint;
-}
-
-Symbols* Symbols::current() { return current_symbols; }
-Symbols::Scope::Scope(Symbols* symbols) : outer_(std::exchange(current_symbols, symbols)) {}
-Symbols::Scope::~Scope() { current_symbols = outer_; }
-
-namespace {
-template <class Symbolic, class Plain>
-Dim arithmetic(Dim a, Dim b, Symbolic symbolic, Plain plain) {
-  if ((a.node >= 0 || b.node >= 0) && current_symbols) return (current_symbols->*symbolic)(a, b);
-  return Dim(plain(a.value, b.value));
-}
-bool decided(Dim a, Relation relation, Dim b, base::At at) {
-  return current_symbols ? current_symbols->decide(a, relation, b, at) : holds(a.value, relation, b.value);
-}
-}  // namespace
-
-Dim operator+(Dim a, Dim b) { return arithmetic(a, b, &Symbols::add, plus); }
-Dim operator*(Dim a, Dim b) { return arithmetic(a, b, &Symbols::mul, times); }
-Dim operator-(Dim a, Dim b) { return a + b * Dim(-1); }
-Dim operator/(Dim a, Dim b) { return arithmetic(a, b, &Symbols::floordiv, floor_divide); }
-Dim operator%(Dim a, Dim b) { return arithmetic(a, b, &Symbols::modulo, floor_modulo); }
-bool same(Dim a, Dim b, base::At at) { return decided(a, Relation::equal, b, at); }
-bool less(Dim a, Dim b, base::At at) { return decided(a, Relation::less, b, at); }
-bool less_equal(Dim a, Dim b, base::At at) { return decided(a, Relation::less_equal, b, at); }
-Dim product(std::span<Dim const> sizes) {
-  Dim result = 1;
-  for (auto size : sizes) result = result * size;
-  return result;
-}
-base::Shape values(std::span<Dim const> dims) {
-  base::Shape plain(dims.size());
-  std::ranges::transform(dims, plain.begin(), &Dim::value);
-  return plain;
+  if (name[0] == 's' && hint.whole < 2) fail("size symbol {} must be at least 2, not {}", name, hint.whole);
+  return symbol_at(table_->new_symbol(name[0], hint, std::string(name)));
 }
 
 }  // namespace tenon::ir

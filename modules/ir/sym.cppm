@@ -80,26 +80,26 @@ class Symbols {
   bool decide(Dim a, Relation relation, Dim b, base::At at);
   /// The Dim with foreign or stale expressions dropped to their plain value.
   Dim own(Dim dim) const;
-  /// The value of an expression under `bindings`.
+  /// The value of an expression, or of a number, under `bindings`.
   std::int64_t evaluate(Dim dim, Bindings const& bindings) const;
-  /// As evaluate, for a number.
   Scalar evaluate(Scalar scalar, Bindings const& bindings) const;
+  /// Whether the strides are the row-major ones of the sizes, as expressions.
+  bool row_major(std::span<Dim const> sizes, std::span<Dim const> strides) const;
   /// "s0*4 + 1", or the plain number.
-  std::string to_string(Dim dim) const;
-  std::string to_string(Scalar const& scalar) const;
+  std::string to_string(Dim dim) const, to_string(Scalar const& scalar) const;
   /// "s0*4 == s1".
   std::string to_string(Constraint const& constraint) const;
-  /// Reads what to_string prints, making symbols by name as they appear; Error names the fault.
+  /// Reads what to_string prints, making symbols by name as they appear (sizes with 2 for a hint, others with 0); Error names the column.
   Dim parse(std::string_view text);
   /// The symbol named `name` ("s0", "i1", "r0"), made with `hint` if it is new.
   Scalar named(std::string_view name, Scalar hint);
   /// Names of the free symbols in order of creation.
   std::vector<std::string> const& names() const;
-  /// The free symbol `number` with its hint.
+  /// The free symbol `number` with its hint; as a number, whole or real.
   Dim whole_symbol(int number) const;
-  /// The symbol number of an expression that is a bare symbol, else -1.
+  Scalar symbol_at(int number) const;
+  /// The symbol number of a size or number that is a bare symbol, else -1.
   int symbol_number(Dim dim) const;
-  /// As symbol_number, for a number that is a parameter.
   int symbol_number(Scalar const& scalar) const;
   /// Whether symbol `number` is real.
   bool is_real_symbol(int number) const;
@@ -133,14 +133,18 @@ Dim operator*(Dim a, Dim b);
 /// Floor division and remainder; the divisor must not be 0.
 Dim operator/(Dim a, Dim b);
 Dim operator%(Dim a, Dim b);
-/// Whether a == b in this run, kept as a constraint if either is symbolic.
+/// Whether a == b, a < b or a <= b in this run, kept as a constraint if that could differ in another one.
 bool same(Dim a, Dim b, base::At at = base::At::current());
-/// Whether a < b or a <= b in this run, kept likewise.
-bool less(Dim a, Dim b, base::At at = base::At::current());
-bool less_equal(Dim a, Dim b, base::At at = base::At::current());
+bool less(Dim a, Dim b, base::At at = base::At::current()), less_equal(Dim a, Dim b, base::At at = base::At::current());
 /// Product of sizes.
 Dim product(std::span<Dim const> sizes);
 /// The plain values.
 base::Shape values(std::span<Dim const> dims);
 
+}  // namespace tenon::ir
+
+namespace tenon::ir {  // for sizes: Error on overflow and on division by 0
+std::int64_t plus(std::int64_t a, std::int64_t b), times(std::int64_t a, std::int64_t b), floor_quotient(std::int64_t a, std::int64_t b),
+    floor_rest(std::int64_t a, std::int64_t b);
+bool holds(std::int64_t a, Relation relation, std::int64_t b);
 }  // namespace tenon::ir

@@ -51,7 +51,7 @@ struct Tape final : Interpreter {
     bool const needed = std::ranges::any_of(call.operands, [](Operand const& o) { return needs_grad(o.impl); });
     if (!needed) return dispatch(call, below, results);
     if (write) refuse_write(call);
-    if (!op.vjp && op.decompose) return run_body(call, static_cast<int>(Rank::autograd), results);
+    if (!op.vjp && op.decompose) return void(std::ranges::move(run_body(call, static_cast<int>(Rank::autograd)), results.begin()));
     auto node = base::make_ref<TapeNode>();
     node->op = &op;
     node->attrs = call.attrs;

@@ -55,6 +55,8 @@ class Active {
 void dispatch(Call const& call, int from, std::span<Tensor> results);
 /// Calls an op from the top: what every function on tensors is made of. Error when the call is not legal.
 Tensor apply(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at);
+/// As apply, for an op with several results.
+std::vector<Tensor> apply_all(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at);
 inline Tensor apply(ir::OpDef const& op, std::initializer_list<Arg> operands, ir::Attrs const& attrs = {}, At at = At::current()) {
   return apply(op, std::span(operands.begin(), operands.size()), attrs, at);
 }

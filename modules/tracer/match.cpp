@@ -61,7 +61,7 @@ bool Session::Data::match_touch(Impl& impl) {
 }
 
 // Compares one call with the next recorded event and hands out this call's proxy; nothing is executed.
-bool Session::Data::match(Call const& call, std::span<Tensor> results, Impl* adopted) {
+bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted) {
   if (frame.event >= segment->events.size()) {
     reason = std::format("the stream goes on: {} at {} behind the end of the segment", call.op.name, base::short_place(call.at));
     return false;
@@ -106,15 +106,17 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, Impl* ado
 
   if (&call.op == &copy_row) {
     Impl& target = *call.operands[0].impl;
-    if (!adopted) {
+    if (adopted.empty()) {
       ++target.storage->version;
       written.insert(target.storage.get());
       results[0] = Tensor(Ref<Impl>(&target));
     }
-  } else if (adopted) {
-    frame.slots[static_cast<std::size_t>(event.result)] = Ref<Impl>(adopted);
-  } else {
-    auto const& slot = segment->slots[static_cast<std::size_t>(event.result)];
+  } else if (!adopted.empty()) {
+    for (std::size_t k = 0; k < adopted.size(); ++k) frame.slots[static_cast<std::size_t>(event.result) + k] = adopted[k];
+  }
+  for (std::int32_t k = 0; adopted.empty() && k < event.results; ++k) {
+    auto const place = static_cast<std::size_t>(event.result + k);
+    auto const& slot = segment->slots[place];
     Tensor result;
     if (call.op.geometry) {
       auto view = view_of(*call.operands[0].impl, call.op, call.attrs);
@@ -133,8 +135,8 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, Impl* ado
       storage->pending = &self;
       result = Tensor(base::make_ref<Impl>(fresh_id(), std::move(meta), 0, std::move(storage)));
     }
-    frame.slots[static_cast<std::size_t>(event.result)] = result.ref();
-    results[0] = std::move(result);
+    frame.slots[place] = result.ref();
+    results[static_cast<std::size_t>(k)] = std::move(result);
   }
   ++frame.event;
   ++state.replayed_ops;
@@ -153,7 +155,8 @@ std::vector<Replayed> Session::Data::replayed() const {
                                                  : Operand{frame.slots[static_cast<std::size_t>(event.slots[k])].get(), {}});
     for (auto& number : call.attrs.ints) number = symbols.evaluate(number, frame.bindings);
     for (auto& number : call.attrs.nums) number = symbols.evaluate(number, frame.bindings);
-    if (event.op) call.result = event.result >= 0 ? frame.slots[static_cast<std::size_t>(event.result)] : Ref<Impl>(call.operands[0].impl);
+    for (std::int32_t k = 0; k < event.results; ++k) call.results.push_back(frame.slots[static_cast<std::size_t>(event.result + k)]);
+    if (event.op == &copy_row) call.results.emplace_back(call.operands[0].impl);
     calls.push_back(std::move(call));
   }
   return calls;

@@ -177,10 +177,13 @@ ir::Attrs Session::Data::generalised(ir::Attrs const* earlier, Call const& call)
       case Type::tensor:
       case Type::tensors:
       case Type::text: break;
-      case Type::real:
-        result.nums.push_back(generalised(earlier && num_at < earlier->nums.size() ? &earlier->nums[num_at] : nullptr, call.attrs.nums[num_at]));
+      case Type::real: {
+        auto const& now = call.attrs.nums[num_at];
+        bool const may_vary = earlier && num_at < earlier->nums.size() && !(parameter.fixed && now.kind == ScalarKind::real);
+        result.nums.push_back(generalised(may_vary ? &earlier->nums[num_at] : nullptr, now));
         ++num_at;
         break;
+      }
       case Type::wholes:
       case Type::sizes: {
         auto const length = call.attrs.ints[at].value;
@@ -193,9 +196,34 @@ ir::Attrs Session::Data::generalised(ir::Attrs const* earlier, Call const& call)
   return result;
 }
 
-void Session::Data::record(Call const& call, std::span<Tensor> results, Impl* adopted) {
+// A slot for one result of a call: a view over its operand's memory, or a proxy that the launch will fill.
+Ref<Impl> Session::Data::new_result(Event& event, Call const& call, std::int32_t value, Ref<Impl> result) {
+  auto const index = static_cast<std::int32_t>(draft->slots.size());
+  auto const& meta = draft->graph.values[static_cast<std::size_t>(value)].meta;
+  if (!result && call.op.geometry)
+    if (auto view = view_of(*call.operands[0].impl, call.op, call.attrs)) result = view->ref();
+  if (!result) {
+    auto plain = base::make_ref<ir::Meta>(*meta);
+    for (auto& size : plain->sizes) size = Dim(size.value);
+    for (auto& stride : plain->strides) stride = Dim(stride.value);
+    auto storage = base::make_ref<Storage>();
+    storage->pending = &self;
+    result = base::make_ref<Impl>(fresh_id(), ir::MetaRef(plain), 0, std::move(storage));
+  }
+  event.view = call.op.geometry && result->storage == call.operands[0].impl->storage;
+  std::int32_t const root = event.view ? draft->slots[static_cast<std::size_t>(event.slots[0])].root : index;
+  draft->slots.push_back({.root = root, .value = value, .meta = meta});
+  current.push_back(value);
+  versions.push_back(0);
+  origins.push_back(event.view ? Origin{event.slots[0], &call.op, event.attrs, versions[static_cast<std::size_t>(root)]} : Origin{});
+  slot_of.emplace(result->id, index);
+  frame.slots.push_back(result);
+  return result;
+}
+
+void Session::Data::record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted) {
   auto& graph = draft->graph;
-  if (!adopted && std::ranges::none_of(draft->events, [](Event const& event) { return event.op != nullptr; }) && at_limit(call)) {
+  if (adopted.empty() && std::ranges::none_of(draft->events, [](Event const& event) { return event.op != nullptr; }) && at_limit(call)) {
     scope.reset();
     phase = Phase::eager;
     return;
@@ -235,37 +263,21 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, Impl* ad
     current[index] = in[1].value;
     ++versions[index];
     if (draft->slots[index].input) draft->slots[index].written = draft->writes = true;
-    if (!adopted) {
+    if (adopted.empty()) {
       ++call.operands[0].impl->storage->version;
       written.insert(call.operands[0].impl->storage.get());
       results[0] = Tensor(Ref<Impl>(call.operands[0].impl));
     }
   } else {
     auto const value = graph.add(call.op, std::move(in), event.attrs, call.at);
-    auto const index = static_cast<std::int32_t>(draft->slots.size());
-    auto const& meta = graph.values[static_cast<std::size_t>(value)].meta;
-    Ref<Impl> result(adopted);
-    if (!result && call.op.geometry)
-      if (auto view = view_of(*call.operands[0].impl, call.op, call.attrs)) result = view->ref();
-    if (!result) {
-      auto plain = base::make_ref<ir::Meta>(*meta);
-      for (auto& size : plain->sizes) size = Dim(size.value);
-      for (auto& stride : plain->strides) stride = Dim(stride.value);
-      auto storage = base::make_ref<Storage>();
-      storage->pending = &self;
-      result = base::make_ref<Impl>(fresh_id(), ir::MetaRef(plain), 0, std::move(storage));
+    event.result = static_cast<std::int32_t>(draft->slots.size());
+    event.results = graph.nodes.back().results;
+    if (earlier && earlier->result != event.result) shadow = nullptr;
+    for (std::int32_t k = 0; k < event.results; ++k) {
+      auto const place = static_cast<std::size_t>(k);
+      auto result = new_result(event, call, value + k, adopted.empty() ? Ref<Impl>() : adopted[place]);
+      if (adopted.empty()) results[place] = Tensor(std::move(result));
     }
-    event.view = call.op.geometry && result->storage == call.operands[0].impl->storage;
-    std::int32_t const root = event.view ? draft->slots[static_cast<std::size_t>(event.slots[0])].root : index;
-    event.result = index;
-    draft->slots.push_back({.root = root, .value = value, .meta = meta});
-    current.push_back(value);
-    versions.push_back(0);
-    origins.push_back(event.view ? Origin{event.slots[0], &call.op, event.attrs, versions[static_cast<std::size_t>(root)]} : Origin{});
-    slot_of.emplace(result->id, index);
-    frame.slots.push_back(result);
-    if (!adopted) results[0] = Tensor(std::move(result));
-    if (earlier && earlier->result != index) shadow = nullptr;
   }
   event.constraints = static_cast<std::int32_t>(graph.symbols.constraints.size());
   draft->events.push_back(std::move(event));

@@ -23,7 +23,8 @@ struct Event {
   base::InlineVector<std::int32_t, 4> slots;  ///< per operand; -1: the number of the same place in `scalars`
   std::vector<Scalar> scalars;
   ir::Attrs attrs;
-  std::int32_t result = -1;      ///< slot of the result
+  std::int32_t result = -1;      ///< slot of the first result
+  std::int32_t results = 0;      ///< how many there are, in slots side by side; a write and a look have none
   std::int32_t constraints = 0;  ///< how many constraints are due once this event has matched
   bool view = false;             ///< the result shares its operand's memory
   At at;

@@ -107,7 +107,7 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
     input_of.clear();
     bool matches = true;
     for (auto const& call : calls) {
-      matches = call.op ? match({*call.op, call.operands, call.attrs, call.at}, {}, call.result.get()) : match_touch(*call.operands[0].impl);
+      matches = call.op ? match({*call.op, call.operands, call.attrs, call.at}, {}, call.results) : match_touch(*call.operands[0].impl);
       if (!matches) break;
     }
     if (matches && fits()) return true;
@@ -121,7 +121,7 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
     over_limit = at_limit({*first->op, first->operands, first->attrs, first->at});
   for (auto const& call : calls)
     if (call.op)
-      record({*call.op, call.operands, call.attrs, call.at}, {}, call.result.get());
+      record({*call.op, call.operands, call.attrs, call.at}, {}, call.results);
     else
       slot_for(*call.operands[0].impl, call.at);
   if (over_limit) {  // the prefix is owed; the rest of this call runs eagerly
@@ -172,11 +172,11 @@ void Session::bind(Call const& call, int below, std::span<Tensor> results) {
       continue;
     }
     if (data.phase == Phase::replay) {
-      auto const matches = [&] { return data.match(call, results, nullptr); };
+      auto const matches = [&] { return data.match(call, results, {}); };
       if (matches() || data.diverge(matches)) return;
       continue;
     }
-    data.record(call, results, nullptr);
+    data.record(call, results, {});
     if (data.phase == Phase::record) return;
   }
   dispatch(call, below, results);
@@ -199,9 +199,10 @@ std::optional<At> Session::made_at(Impl const& impl) const {
   auto const& events = data.phase == Phase::replay ? data.segment->events : data.draft->events;
   std::size_t const count = data.phase == Phase::replay ? data.frame.event : events.size();
   for (std::size_t k = count; k-- > 0;) {
-    if (events[k].result < 0) continue;
-    auto const& slot = data.frame.slots[static_cast<std::size_t>(events[k].result)];
-    if (slot && slot->id == impl.id) return events[k].at;
+    for (std::int32_t r = 0; r < events[k].results; ++r) {
+      auto const& slot = data.frame.slots[static_cast<std::size_t>(events[k].result + r)];
+      if (slot && slot->id == impl.id) return events[k].at;
+    }
   }
   return std::nullopt;
 }

@@ -59,7 +59,7 @@ struct DispatchEmit final : ir::Emit {
   Tensor const& tensor(ir::Var const& var) const { return values[static_cast<std::size_t>(var.input.value)]; }
 };
 /// Runs a composite op's body from rank `from`.
-void run_body(Call const& call, int from, std::span<Tensor> results);
+std::vector<Tensor> run_body(Call const& call, int from);
 
 /// The tensors and numbers of one run of a segment.
 struct Frame {
@@ -68,12 +68,12 @@ struct Frame {
   std::size_t event = 0;  ///< events matched so far
 };
 
-/// A matched event as it was called this time.
+/// A matched event as it was called this time; whoever matches or records it anew adopts its results.
 struct Replayed {
   ir::OpDef const* op;
   std::vector<Operand> operands;
   ir::Attrs attrs;
-  Ref<Impl> result;
+  std::vector<Ref<Impl>> results;
   At at;
 };
 
@@ -126,17 +126,18 @@ struct Session::Data {
   bool started() const;
   void note_input(Impl& impl);
   // match.cpp
-  bool match(Call const& call, std::span<Tensor> results, Impl* adopted);
+  bool match(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
   bool match_touch(Impl& impl);
   bool bind_slot(std::int32_t slot, Impl& impl);
   bool constraints_hold(std::int32_t until);
   std::vector<Replayed> replayed() const;
   // record.cpp
   void start_recording();
-  void record(Call const& call, std::span<Tensor> results, Impl* adopted);
+  void record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
   std::int32_t slot_for(Impl& impl, At at);   ///< a tensor that the host looks at
   std::int32_t input_slot(Impl& impl, At at); ///< a tensor that is met for the first time
   bool at_limit(Call const& call);
+  Ref<Impl> new_result(Event& event, Call const& call, std::int32_t value, Ref<Impl> result);
   bool is_view_slot(Impl const& impl) const;
   std::int32_t value_of(std::int32_t slot);
   ir::Attrs generalised(ir::Attrs const* earlier, Call const& call);
