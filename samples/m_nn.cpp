@@ -8,12 +8,11 @@ import std;
 import tenon.base;
 import tenon.tracer;
 import tenon.nn;
+#include "lesson.h"
 using namespace tenon::tracer;
 using namespace tenon::nn;
 
 namespace {
-
-void heading(std::string_view text) { std::cout << "\n== " << text << " ==\n"; }
 
 // Two spirals that wind round each other: 2 features, 2 classes.
 struct Spirals {
@@ -202,21 +201,17 @@ void transformer(std::filesystem::path const& folder) {
 
 }  // namespace
 
-int main(int count, char** words) try {
-  bool const json = count > 1 && std::string_view(words[1]) == "--json";
-  if (json && count == 2) return std::cout << "[]\n", 0;  // an experiment makes no claims
-  if (json && !(std::ofstream(words[2]) << "[]\n").flush()) tenon::base::fail("{}: can't be written", words[2]);
-  auto const folder = std::filesystem::temp_directory_path() / "tenon_m_nn";
-  std::filesystem::create_directories(folder);
-  models();
-  training();
-  optimizers();
-  schedules();
-  batches();
-  errors(folder);
-  transformer(folder);
-  std::filesystem::remove_all(folder);
-} catch (std::exception const& error) {
-  std::cerr << "m_nn: " << error.what() << '\n';
-  return 1;
+int main(int argc, char** argv) {
+  return run_lesson("m_nn", argc, argv, [] {
+    auto const folder = std::filesystem::temp_directory_path() / "tenon_m_nn";
+    std::filesystem::create_directories(folder);
+    models();
+    training();
+    optimizers();
+    schedules();
+    batches();
+    errors(folder);
+    transformer(folder);
+    std::filesystem::remove_all(folder);
+  });
 }
