@@ -22,9 +22,10 @@ Spirals spirals(std::int64_t points) {
   std::vector<double> x;
   std::vector<std::int64_t> y;
   for (std::int64_t k = 0; k < points; ++k) {
-    double const turn = 3.0 * std::sqrt(static_cast<double>(k / 2) / static_cast<double>(points / 2)), side = k % 2 ? 1 : -1;
-    x.push_back(side * turn / 3 * std::cos(turn * 2)), x.push_back(side * turn / 3 * std::sin(turn * 2));
-    y.push_back(k % 2);
+    std::int64_t const side = k % 2, along = k - side;
+    double const radius = std::sqrt(static_cast<double>(along) / static_cast<double>(points)), angle = 6 * radius, sign = side == 0 ? -1 : 1;
+    x.push_back(sign * radius * std::cos(angle)), x.push_back(sign * radius * std::sin(angle));
+    y.push_back(side);
   }
   return {tensor(x, {points, 2}), index_tensor(y, points)};
 }
@@ -101,10 +102,10 @@ void optimizers() {
     }
     std::cout << '\n';
   };
-  walk("SGD", [](auto list) { return Sgd(list, {.lr = 0.02}); });
-  walk("SGD, momentum 0.8", [](auto list) { return Sgd(list, {.lr = 0.02, .momentum = 0.8}); });
-  walk("the same, Nesterov", [](auto list) { return Sgd(list, {.lr = 0.02, .momentum = 0.8, .nesterov = true}); });
-  walk("Adam", [](auto list) { return Adam(list, {.lr = 0.2}); });
+  walk("SGD", [](auto const& list) { return Sgd(list, {.lr = 0.02}); });
+  walk("SGD, momentum 0.8", [](auto const& list) { return Sgd(list, {.lr = 0.02, .momentum = 0.8}); });
+  walk("the same, Nesterov", [](auto const& list) { return Sgd(list, {.lr = 0.02, .momentum = 0.8, .nesterov = true}); });
+  walk("Adam", [](auto const& list) { return Adam(list, {.lr = 0.2}); });
 }
 
 // 4. A schedule is a function of the step.
