@@ -30,7 +30,7 @@ bool same_meta(Symbols const& symbols, Meta const& a, Meta const& b) {  // equal
 struct GraphEmit final : Emit {
   Graph& graph;
   base::At place;
-  explicit GraphEmit(Graph& to, base::At where = base::At::current()) : graph(to), place(where) {}
+  GraphEmit(Graph& to, base::At where) : graph(to), place(where) {}
   int op(OpDef const& op, std::span<Input const> inputs, Attrs attrs) override {
     return graph.add(op, {inputs.begin(), inputs.end()}, std::move(attrs), place);
   }
@@ -116,6 +116,7 @@ void verify(Graph const& graph) {
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     auto const& node = graph.nodes[n];
     auto const in_node = [&](auto const& what) { return [&, what] { return std::format("node {} ({}) {}", n, node.op->name, what()); }; };
+    check(node.op != nullptr, [&] { return std::format("node {} has no op", n); });
     for (auto const& input : node.inputs)
       check(input.value < 0 || is_known(input.value), in_node([&] { return std::format("reads %{} before it is made", input.value); }));
     std::vector<Meta> metas;
@@ -203,8 +204,8 @@ Graph with_gradients(Graph const& graph, std::span<int const> wrt) {
   ensure(!graph.outputs.empty(), "with_gradients needs an output");
   Graph joint = decompose(graph, [](OpDef const& op) { return op.vjp || !op.decompose; });
   Symbols::Scope const scope(&joint.symbols);
-  GraphEmit emit(joint);
-  int const loss = joint.outputs[0];
+  int const loss = joint.outputs[0], maker = at(joint, loss).node;
+  GraphEmit emit(joint, maker < 0 ? base::At{} : joint.nodes[static_cast<std::size_t>(maker)].at);
   if (at(joint, loss).meta->rank() != 0) fail("with_gradients: output 0 must be a scalar, not {}", to_string(*at(joint, loss).meta));
   std::vector<char> live(joint.values.size(), 0);
   std::vector<int> sources;

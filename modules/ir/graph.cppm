@@ -127,7 +127,11 @@ std::string to_dot(Graph const& graph);
 
 }  // namespace tenon::ir
 
-namespace tenon::ir {  // for the text forms
+namespace tenon::ir {  // for inference and the text forms
+/// Appends the next attribute of `from`, which is of this parameter.
+void copy_attribute(Parameter const& parameter, AttrReader& from, Attrs& to);
+/// Which attribute is missing, too many or none of its type's values; empty if the attributes fit the signature.
+std::string attribute_fault(OpDef const& op, Attrs const& attrs);
 /// Reads a size at `at` and moves behind it; Error without a place when `at` stands at the fault. Unknown symbols are made if `makes`.
 Dim read_size(Symbols& symbols, std::string_view text, std::size_t& at, bool makes);
 /// In double quotes, with quotes and backslashes escaped.

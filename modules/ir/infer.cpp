@@ -142,6 +142,7 @@ namespace {
 void check_operands(Inference const& call) {
   auto const& op = call.op;
   auto const& parameters = signature(op);
+  if (auto const fault = attribute_fault(op, call.attrs); !fault.empty()) fail("{}: {}", op.name, fault);
   if (!parameters.variadic && std::cmp_not_equal(call.in.size(), parameters.operands))
     fail("{}: takes {} operands, not {}", op.name, parameters.operands, call.in.size());
   if (parameters.variadic && call.in.empty()) fail("{}: needs at least one tensor", op.name);

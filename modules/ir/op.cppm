@@ -96,7 +96,7 @@ struct OpDef {
   bool value_free = false;        ///< only shapes are read
   Types types = Types::promote;
   Precision precision = Precision::any;
-  double cost = 1;  ///< FLOPs an output element (pointwise), an input element (reduction), a multiply-add pair (contraction)
+  double cost = 1;  ///< FLOPs an output element (pointwise), an input element (reduction), a multiplication or addition (contraction)
   Element element{};
   std::string_view source{};    ///< one element as C, operands {0} {1}, attributes {a0}
   void (*vjp)(Vjp&) = nullptr;  ///< gradient; null: not differentiable, or through the decomposition

@@ -110,7 +110,7 @@ constinit const OpDef minimum{.name = "minimum", .kind = Kind::pointwise, .signa
 constinit const OpDef remainder{.name = "remainder", .kind = Kind::pointwise, .signature = "Tensor input, Tensor other", .terms = "--", .mono = "..", .cost = 4,
     .element = {[](R x, R) { return floor_mod(x[0], x[1]); },
         [](W x, R) { return x[1] == 0 ? std::int64_t{-1} : x[1] == -1 ? std::int64_t{0} : x[0] % x[1] + ((x[0] % x[1] != 0 && (x[0] % x[1] < 0) != (x[1] < 0)) ? x[1] : 0); }},
-    .source = "({0} - {1} * floor({0} / {1}))",
+    .source = "(fmod({0}, {1}) + (fmod({0}, {1}) != 0 && (fmod({0}, {1}) < 0) != ({1} < 0) ? {1} : 0))",
     .vjp = [](Vjp& v) {
       v.grad(0) = v.g();
       if (v.wants(1)) v.grad(1) = -v.g() * call(floor_divide, {v.x(0), v.x(1)});
@@ -162,13 +162,21 @@ constinit const OpDef clamp{.name = "clamp", .kind = Kind::pointwise, .signature
       if (v.attrs.nums[1].kind != ScalarKind::none) v.grad(0) = choose(call(le, {v.x(), num(v.attrs.nums[1])}), v.grad(0), 0.0);
     }, .saves = 1};
 constinit const OpDef lerp{.name = "lerp", .kind = Kind::pointwise, .signature = "Tensor input, Tensor end, Tensor weight", .terms = "ab-", .mono = "...",
-    .element = {[](R x, R) { return x[2] < 0.5 ? x[0] + x[2] * (x[1] - x[0]) : x[1] - (x[1] - x[0]) * (1 - x[2]); }}, .source = "({0} + {2} * ({1} - {0}))",
+    .element = {[](R x, R) { return std::fabs(x[2]) < 0.5 ? x[0] + x[2] * (x[1] - x[0]) : x[1] - (x[1] - x[0]) * (1 - x[2]); }},
+    .source = "(fabs({2}) < 0.5 ? {0} + {2} * ({1} - {0}) : {1} - ({1} - {0}) * (1 - {2}))",
     .vjp = [](Vjp& v) {
       Var const w = v.x(2);
       if (v.wants(0)) v.grad(0) = v.g() - v.g() * w;
       if (v.wants(1)) v.grad(1) = v.g() * w;
       if (v.wants(2)) v.grad(2) = v.g() * (v.x(1) - v.x(0));
     }, .saves = 7};
+
+namespace {
+constexpr std::array rows{
+    &add, &sub, &mul, &div, &pow, &maximum, &minimum, &remainder, &floor_divide, &eq, &ne, &lt, &le, &gt, &ge, &logical_and, &logical_or, &where,
+    &masked_fill, &clamp, &lerp};
+}
 // clang-format on
+std::span<OpDef const* const> binary_rows() { return rows; }
 
 }  // namespace tenon::ir::ops

@@ -156,6 +156,11 @@ constinit const OpDef scaled_dot_product_attention{.name = "scaled_dot_product_a
       return query + row + "d!," + key + "c!d!," + key + "c!b" + mask + "->" + query + row + "b";
     }},
     .terms = "--a-", .mono = "....", .precision = Precision::low, .cost = 2, .decompose = attention_body};
+
+namespace {
+constexpr std::array rows{&linear, &mm, &bmm, &addmm, &dropout, &stack, &scaled_dot_product_attention};
+}
 // clang-format on
+std::span<OpDef const* const> composite_rows() { return rows; }
 
 }  // namespace tenon::ir::ops

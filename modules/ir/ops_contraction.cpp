@@ -298,6 +298,11 @@ constinit const OpDef conv2d_weight_grad{.name = "conv2d_weight_grad", .kind = K
       if (v.wants(0)) v.grad(0) = call(conv2d, {v.x(1), v.g(), Var()}, without_sizes(v.attrs));
       if (v.wants(1)) v.grad(1) = call(conv2d_input_grad, {v.x(0), v.g()}, with_sizes(v.x(1).meta().sizes, without_sizes(v.attrs)));
     }, .saves = 3, .infer = infer_conv2d_grad<false>, .evaluate = evaluate_weight_grad};
+
+namespace {
+constexpr std::array rows{&matmul, &conv2d, &conv2d_input_grad, &conv2d_weight_grad};
+}
 // clang-format on
+std::span<OpDef const* const> contraction_rows() { return rows; }
 
 }  // namespace tenon::ir::ops

@@ -148,6 +148,11 @@ constinit const OpDef randperm{.name = "randperm", .kind = Kind::random, .signat
       AttrReader reader{call.attrs, 3};
       call.out.push_back(contiguous_meta(DType::i64, reader.device(), Dims{call.attrs.ints[0]}));
     }, .evaluate = evaluate_randperm};
+
+namespace {
+constexpr std::array rows{&full, &arange, &rand, &randn, &randint, &randperm};
+}
 // clang-format on
+std::span<OpDef const* const> creation_rows() { return rows; }
 
 }  // namespace tenon::ir::ops

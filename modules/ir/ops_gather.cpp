@@ -339,6 +339,11 @@ constinit const OpDef tril{.name = "tril", .kind = Kind::gather, .signature = "T
     .copy = true, .types = Types::first, .vjp = [](Vjp& v) { v.grad(0) = call(tril, {v.g()}, v.attrs); }, .infer = infer_triangle, .evaluate = evaluate_triangle<false>};
 constinit const OpDef triu{.name = "triu", .kind = Kind::gather, .signature = "Tensor input, int diagonal=0", .equation = {.build = triangle_equation}, .terms = "a", .mono = "+",
     .copy = true, .types = Types::first, .vjp = [](Vjp& v) { v.grad(0) = call(triu, {v.g()}, v.attrs); }, .infer = infer_triangle, .evaluate = evaluate_triangle<true>};
+
+namespace {
+constexpr std::array rows{&embedding, &embedding_grad, &gather, &scatter_add, &index_select, &index_add, &cat, &tril, &triu};
+}
 // clang-format on
+std::span<OpDef const* const> gather_rows() { return rows; }
 
 }  // namespace tenon::ir::ops

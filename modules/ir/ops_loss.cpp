@@ -113,6 +113,11 @@ constinit const OpDef mse_loss{.name = "mse_loss", .kind = Kind::reduction, .sig
       Var const difference = b.x(0) - b.x(1);
       b.out.push_back(reduced(difference * difference, static_cast<Reduce>(b.attrs.ints[0].value)));
     }};
+
+namespace {
+constexpr std::array rows{&cross_entropy, &nll_loss, &mse_loss};
+}
 // clang-format on
+std::span<OpDef const* const> loss_rows() { return rows; }
 
 }  // namespace tenon::ir::ops

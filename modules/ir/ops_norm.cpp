@@ -179,6 +179,11 @@ constinit const OpDef batch_norm{.name = "batch_norm.train", .kind = Kind::norma
       return left + "->" + marked;
     }},
     .terms = "---", .mono = "...", .precision = Precision::wide, .cost = 8, .decompose = batch_norm_body};
+
+namespace {
+constexpr std::array rows{&softmax, &log_softmax, &logsumexp, &var, &stddev, &layer_norm, &rms_norm, &batch_norm};
+}
 // clang-format on
+std::span<OpDef const* const> norm_rows() { return rows; }
 
 }  // namespace tenon::ir::ops

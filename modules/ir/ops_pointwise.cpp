@@ -120,6 +120,13 @@ constinit const OpDef to{.name = "to", .kind = Kind::pointwise, .signature = "Te
     .infer = [](Inference& call) { call.out.push_back(contiguous_meta(AttrReader{call.attrs}.dtype(), call.x().device, call.x().sizes)); }};
 constinit const OpDef clone{.name = "clone", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "a", .mono = "+", .copy = true,
     .element = {[](R x, R) { return x[0]; }, identity}, .source = "{0}", .vjp = [](Vjp& v) { v.grad(0) = v.g(); }};
+
+namespace {
+constexpr std::array rows{
+    &neg, &abs, &exp, &expm1, &log, &log1p, &log2, &sqrt, &rsqrt, &reciprocal, &sin, &cos, &tanh, &sigmoid, &relu, &erf, &sign, &floor, &ceil, &round,
+    &trunc, &square, &gelu, &silu, &softplus, &leaky_relu, &isnan, &logical_not, &to, &clone};
+}
 // clang-format on
+std::span<OpDef const* const> pointwise_rows() { return rows; }
 
 }  // namespace tenon::ir::ops

@@ -260,6 +260,11 @@ constinit const OpDef cumsum{.name = "cumsum", .kind = Kind::scan, .signature = 
       Var const total = call(sum, {v.g()}, Attrs{}.with(std::array{v.attrs.ints[0]}).with(Dim(true)).with(Dim(absent)));
       v.grad(0) = total - call(cumsum, {v.g()}, Attrs{}.with(v.attrs.ints[0]).with(Dim(absent))) + v.g();
     }, .infer = infer_scan, .evaluate = [](Kernel const& k) { base::is_real(k.out[0].dtype) ? scan<double>(k) : scan<std::int64_t>(k); }};
+
+namespace {
+constexpr std::array rows{&sum, &mean, &prod, &amax, &amin, &any, &all, &argmax, &argmin, &cumsum};
+}
 // clang-format on
+std::span<OpDef const* const> reduction_rows() { return rows; }
 
 }  // namespace tenon::ir::ops

@@ -366,6 +366,11 @@ constinit const OpDef flatten{.name = "flatten", .kind = Kind::view, .signature 
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return regroup(in[0]->sizes, flattened(attrs, in[0]->sizes)); }}, .terms = "a", .mono = "+",
     .copy = true, .types = Types::first, .cost = 0, .source = "{0}",
     .decompose = [](Body& b) { b.out.push_back(call(reshape, {b.x()}, Attrs{}.with(flattened(b.attrs, b.x().meta().sizes)))); }};
+
+namespace {
+constexpr std::array rows{&reshape, &permute, &transpose, &expand, &unsqueeze, &squeeze, &slice, &select, &slice_grad, &flatten};
+}
 // clang-format on
+std::span<OpDef const* const> view_rows() { return rows; }
 
 }  // namespace tenon::ir::ops

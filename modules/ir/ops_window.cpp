@@ -184,6 +184,11 @@ constinit const OpDef avg_pool2d_grad{.name = "avg_pool2d_grad", .kind = Kind::r
       for (reader.list(); reader.at < v.attrs.ints.size();) attrs.with(reader.number());
       v.grad(0) = call(avg_pool2d, {v.g()}, attrs);
     }, .infer = infer_pool_grad, .evaluate = evaluate_avg_grad};
+
+namespace {
+constexpr std::array rows{&max_pool2d, &max_pool2d_grad, &avg_pool2d, &avg_pool2d_grad};
+}
 // clang-format on
+std::span<OpDef const* const> window_rows() { return rows; }
 
 }  // namespace tenon::ir::ops

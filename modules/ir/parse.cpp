@@ -44,14 +44,13 @@ class Parser {
     auto const newline = before.rfind('\n');
     base::fail("graph text: line {}, column {}: {}", line, before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1, what);
   }
-  // Runs a step that may throw Error and gives its message this place.
+  // Runs a step that may throw Error about the word at `start`.
   template <class F>
-  auto located(F f) {
-    try {
-      return f();
-    } catch (base::Error const& error) {
-      refuse(error.what());
-    }
+  auto about(std::size_t start, F step) try {
+    return step();
+  } catch (base::Error const& error) {
+    at_ = start;
+    refuse(error.what());
   }
   void skip_spaces() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) ++at_;
@@ -134,8 +133,8 @@ class Parser {
     return value;
   }
 
-  Dim sum() {
-    return located([&] { return read_size(graph_.symbols, text_, at_, false); });
+  Dim sum() try { return read_size(graph_.symbols, text_, at_, false); } catch (base::Error const& error) {
+    refuse(error.what());
   }
   Dim optional_dim() {
     if (peek_word("none")) return word("none"), Dim(absent);
@@ -182,12 +181,13 @@ class Parser {
   }
 
   Meta meta() {
-    auto const dtype = located([&] { return base::dtype_of(name()); });
+    auto const type = dtype();
+    std::size_t const start = at_;
     Dims const sizes = dims();
     for (auto size : sizes)
       if (size.value < 0) refuse(std::format("size {} is negative", size.value));
     Symbols::Scope const scope(&graph_.symbols);
-    auto result = located([&] { return contiguous_meta(dtype, {}, sizes); });
+    auto result = about(start, [&] { return contiguous_meta(type, {}, sizes); });
     if (peek_word("strides")) {
       word("strides");
       result.strides = dims();
@@ -199,20 +199,31 @@ class Parser {
     }
     return result;
   }
+  base::DType dtype() {
+    skip_spaces();
+    std::size_t const start = at_;
+    auto const text = name();
+    return about(start, [&] { return base::dtype_of(text); });
+  }
   base::Device device() {
+    skip_spaces();
+    std::size_t const start = at_;
     std::string text(name());
     if (accept(":")) text += ":" + std::to_string(integer());
-    return located([&] { return base::device_of(text); });
+    return about(start, [&] { return base::device_of(text); });
   }
 
   void symbols() {
     word("symbols");
     expect("(");
     do {
+      skip_spaces();
+      std::size_t const start = at_;
       auto const symbol = name();
-      if (std::ranges::find(graph_.symbols.names(), symbol) != graph_.symbols.names().end()) refuse(std::format("symbol {} is named twice", symbol));
       expect("=");
-      located([&] { return graph_.symbols.named(symbol, symbol[0] == 'r' ? scalar() : Scalar(integer())); });
+      Scalar const hint = symbol[0] == 'r' ? scalar() : Scalar(integer());
+      bool const twice = std::ranges::find(graph_.symbols.names(), symbol) != graph_.symbols.names().end();
+      about(start, [&] { return twice ? base::fail("symbol {} is named twice", symbol), hint : graph_.symbols.named(symbol, hint); });
     } while (accept(","));
     expect(")");
   }
@@ -267,7 +278,7 @@ class Parser {
         if (peek_word("none"))
           word("none"), attrs.with(Dim(absent));
         else
-          attrs.with(located([&] { return base::dtype_of(name()); }));
+          attrs.with(dtype());
         return;
       case Type::choice: {
         auto const wish = name();
@@ -280,29 +291,14 @@ class Parser {
         attrs.with(optional_dim());
     }
   }
-  // One attribute of the defaults, so that those left out keep theirs.
-  static void copy_default(Parameter const& parameter, AttrReader& from, Attrs& to) {
-    switch (parameter.type) {
-      case Type::wholes:
-      case Type::sizes:
-        to.with(from.list());
-        return;
-      case Type::real:
-        to.with_num(from.num());
-        return;
-      case Type::text:
-        to.text = from.attrs.text;
-        return;
-      default:
-        to.with(from.number());
-    }
-  }
-
   void node() {
     Node node{};
     std::vector<int> results;
-    do results.push_back(value_id());
-    while (accept(","));
+    do {
+      results.push_back(value_id());
+      fresh_value(results.back());
+      if (results.back() != results[0] + std::ssize(results) - 1) refuse("results of one node are numbered in a row");
+    } while (accept(","));
     expect("=");
     std::size_t const place = at_;
     auto const op_name = name();
@@ -341,22 +337,21 @@ class Parser {
       if (found == given.end() && parameter.fallback.empty()) refuse(std::format("{} needs {}", op_name, parameter.name));
       Attrs unused;
       if (found == given.end()) {
-        copy_default(parameter, usual, node.attrs);
+        copy_attribute(parameter, usual, node.attrs);
       } else {
-        copy_default(parameter, usual, unused);
+        copy_attribute(parameter, usual, unused);
         at_ = found->second;
         attribute(parameter, node.attrs);
         given.erase(found);
       }
     }
     at_ = after;
-    if (!given.empty()) refuse(std::format("{} has no attribute {}", op_name, given.begin()->first));
+    if (!given.empty()) at_ = given.begin()->second, refuse(std::format("{} has no attribute {}", op_name, given.begin()->first));
     expect(":");
     node.first = results[0];
     node.results = static_cast<int>(results.size());
     for (std::size_t k = 0; k < results.size(); ++k) {
       if (k) expect(",");
-      if (results[k] != node.first + static_cast<int>(k)) refuse("results of one node are numbered in a row");
       auto read = meta();
       fresh_value(results[k]) = {MetaRef(new Meta(std::move(read))), static_cast<int>(graph_.nodes.size()), static_cast<int>(k), {}};
     }

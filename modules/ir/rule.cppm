@@ -35,6 +35,8 @@ struct Var {
 Var call(OpDef const& op, std::initializer_list<Var> inputs, Attrs attrs = {});
 /// Calls an op without tensor operands, or with ones of `emit`.
 Var create(Emit& emit, OpDef const& op, Attrs attrs);
+/// A number as an operand.
+Var num(Scalar number);
 /// Zeros of the sizes, dtype and device of `x`.
 Var zeros_like(Var x);
 Var operator+(Var a, Var b);
@@ -126,8 +128,7 @@ struct Body {
 }  // namespace tenon::ir
 
 namespace tenon::ir {  // for the rows
-/// A number as an operand; as a 0-d tensor of the dtype and device of `like`; its value in this run, which must then be its value in every run.
-Var num(Scalar number);
+/// A number as a 0-d tensor of the dtype and device of `like`; its value in this run, which must then be its value in every run.
 Var lifted(Var number, Var like);
 double pinned(Scalar const& number);
 /// A where.

@@ -176,6 +176,61 @@ Attrs default_attrs(OpDef const& op) {
   return attrs;
 }
 
+void copy_attribute(Parameter const& parameter, AttrReader& from, Attrs& to) {
+  switch (parameter.type) {
+    case Type::wholes:
+    case Type::sizes:
+      to.with(from.list());
+      return;
+    case Type::real:
+      to.with_num(from.num());
+      return;
+    case Type::text:
+      to.text = from.attrs.text;
+      return;
+    default:
+      to.with(from.number());
+  }
+}
+std::string attribute_fault(OpDef const& op, Attrs const& attrs) {
+  std::size_t at = 0, reals = 0;
+  for (auto const& parameter : signature(op).parameters) {
+    bool const takes_one = parameter.type != Type::tensor && parameter.type != Type::tensors && parameter.type != Type::text;
+    if (!takes_one) continue;
+    if (parameter.type == Type::real ? reals >= attrs.nums.size() : at >= attrs.ints.size()) return std::format("attribute {} is missing", parameter.name);
+    if (parameter.type == Type::real) {
+      ++reals;
+      continue;
+    }
+    auto const value = attrs.ints[at++].value;
+    auto const below = [&](std::int64_t end) { return value >= 0 && value < end; };
+    bool good = true;
+    switch (parameter.type) {
+      case Type::wholes:
+      case Type::sizes:
+        good = below(static_cast<std::int64_t>(attrs.ints.size() - at) + 1);
+        if (good) at += static_cast<std::size_t>(value);
+        break;
+      case Type::dtype:
+        good = below(base::dtype_count) || (value == absent && parameter.optional);
+        break;
+      case Type::choice:
+        good = below(std::ssize(parameter.choices));
+        break;
+      case Type::flag:
+        good = below(2);
+        break;
+      case Type::device:
+        good = below(3 * 256);
+        break;
+      default:
+        break;
+    }
+    if (!good) return std::format("attribute {} can't be {}", parameter.name, value);
+  }
+  return at == attrs.ints.size() && reals == attrs.nums.size() ? "" : "too many attributes";
+}
+
 namespace {
 std::string size_text(Dim dim, Symbols const* symbols) { return symbols ? symbols->to_string(dim) : std::to_string(dim.value); }
 

@@ -13,6 +13,7 @@ OpDef const* find_op(std::string_view name);
 
 export namespace tenon::ir::ops {
 
+// Rows that C++ sources call by name; find_op finds the others as well.
 // clang-format off
 // ops_pointwise.cpp
 extern const OpDef neg, abs, exp, expm1, log, log1p, log2, sqrt, rsqrt, reciprocal, sin, cos, tanh, sigmoid, relu, erf, sign, floor, ceil, round, trunc, square, gelu, silu,
@@ -39,4 +40,10 @@ extern const OpDef softmax, log_softmax, logsumexp, var, stddev, layer_norm, rms
 extern const OpDef cross_entropy, nll_loss, mse_loss;
 // clang-format on
 
+}  // namespace tenon::ir::ops
+
+namespace tenon::ir::ops {
+/// The rows of ops_KIND.cpp, listed at its end.
+std::span<OpDef const* const> pointwise_rows(), binary_rows(), reduction_rows(), contraction_rows(), window_rows(), view_rows(), gather_rows(), creation_rows(),
+    composite_rows(), norm_rows(), loss_rows();
 }  // namespace tenon::ir::ops

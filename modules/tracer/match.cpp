@@ -56,7 +56,7 @@ bool Session::Data::match_touch(Impl& impl) {
   if (slot ? slot->id != impl.id : !bind_slot(event.slots[0], impl)) return false;
   if (!constraints_hold(event.constraints)) return false;
   ++frame.event;
-  ++state.replayed_ops;
+  ++replayed_ops;
   return true;
 }
 
@@ -140,7 +140,7 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span
     results[static_cast<std::size_t>(k)] = std::move(result);
   }
   ++frame.event;
-  ++state.replayed_ops;
+  ++replayed_ops;
   return true;
 }
 

@@ -234,7 +234,7 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, std::spa
     phase = Phase::eager;
     return;
   }
-  ++state.recorded_ops;
+  ++recorded_ops;
   Event event;
   event.op = &call.op;
   event.at = call.at;

@@ -45,6 +45,8 @@ Session::Session(State& state, Arguments arguments) : data_(new Data{.self = *th
   data_->begin();
 }
 Session::~Session() {
+  data_->state.replayed_ops += data_->replayed_ops;
+  data_->state.recorded_ops += data_->recorded_ops;
   data_->scope.reset();
   this_session = nullptr;
 }

@@ -66,7 +66,6 @@ struct Frame {
   ir::Bindings bindings;
   std::size_t event = 0;  ///< events matched so far
 };
-
 /// A matched event as it was called this time; whoever matches or records it anew adopts its results.
 struct Replayed {
   ir::OpDef const* op;
@@ -97,6 +96,7 @@ struct Session::Data {
   std::unordered_map<Storage*, Owner> input_of{};  ///< bound inputs by memory, where writes matter
   std::unordered_set<Storage*> written{};
   std::optional<Active> active{};
+  std::int64_t replayed_ops = 0, recorded_ops = 0;  ///< of this call, added to the State at its end
   // while recording
   std::unique_ptr<Segment> draft{};
   std::optional<ir::Symbols::Scope> scope{};

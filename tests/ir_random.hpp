@@ -1,0 +1,22 @@
+#pragma once
+// Random graphs of real ops. Include behind `import std; import tenon.base; import tenon.ir;`.
+#include "op_samples.hpp"
+
+namespace support {
+
+/// What a random graph holds besides calls.
+struct Wish {
+  int nodes = 12;
+  bool symbols = false;                   ///< sizes and numbers become symbols
+  bool ornaments = false;                 ///< names, places, devices, strides
+  std::vector<std::string_view> calls{};  ///< lines of the sample table to draw from; empty: all of them
+};
+struct RandomGraph {
+  tenon::ir::Graph graph;
+  std::vector<Array> inputs;  ///< sizes are this run's values of the symbols
+  std::vector<tenon::ir::Strided> elements() const;
+};
+/// A graph of sample calls that read one another's results where dtype, device and sizes agree; some calls are repeated, some lead nowhere.
+RandomGraph random_graph(std::mt19937& random, Wish const& wish);
+
+}  // namespace support

@@ -1,0 +1,189 @@
+// The text form: what is printed is read back as the same graph, what is malformed is refused where it goes wrong, and no text crashes.
+#include <doctest/doctest.h>
+import std;
+import tenon.base;
+import tenon.ir;
+#include "ir_random.hpp"
+using namespace tenon;
+
+namespace {
+
+/// Where two texts first differ, for a message.
+std::string difference(std::string_view a, std::string_view b) {
+  auto const at = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+  auto const from = a.substr(0, at).rfind('\n') + 1;
+  return std::format("\n{}\n{}", a.substr(from, a.find('\n', at) - from), b.substr(from, b.find('\n', at) - from));
+}
+
+std::vector<std::vector<double>> outputs(ir::Graph const& graph, support::RandomGraph const& of) {
+  std::vector<std::vector<double>> all;
+  for (auto const& y : support::run(graph, of.elements()).outputs) all.push_back(support::reals(y));
+  return all;
+}
+
+constexpr std::string_view small = R"(graph g(%0 x: f32[2, s0], %1: f32[s0]) symbols(s0=5, r0=0.5) {
+  require s0 < 9
+  %2 = mul(%0, r0): f32[2, s0]
+  %3 = add(%2, %1, alpha=2.0): f32[2, s0]  # "m.cpp" 3:7
+  %4 = sum(%3, dim=[1]): f32[2]
+  return %4, %2
+}
+)";
+
+/// `small` with the first `from` replaced.
+std::string changed(std::string_view from, std::string_view to) {
+  std::string text(small);
+  auto const at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+}  // namespace
+
+TEST_CASE("random graphs print, parse and print the same, and mean the same") {
+  std::mt19937 random(21);
+  int const count = support::tier(60, 400, 4000);
+  int constraints = 0, symbols = 0;
+  for (int turn = 0; turn < count; ++turn) {
+    auto const made = support::random_graph(random, {.nodes = 1 + static_cast<int>(random() % 25), .symbols = turn % 2 == 0, .ornaments = turn % 3 != 0});
+    auto const text = ir::to_string(made.graph);
+    auto const why = support::caught([&] {
+      ir::verify(made.graph);
+      auto const again = ir::parse_graph(text);
+      auto const printed = ir::to_string(again);
+      CHECK_MESSAGE(printed == text, difference(text, printed));
+      CHECK(ir::equal(again, made.graph));
+      ir::verify(again);
+      CHECK(again.symbols.names() == made.graph.symbols.names());
+      if (turn % 4) return;
+      auto const ours = outputs(made.graph, made), theirs = outputs(again, made);
+      for (std::size_t k = 0; k < ours.size(); ++k) CHECK(support::distance(ours[k], theirs[k]) == 0);
+    });
+    CHECK_MESSAGE(why == "nothing", why << "\n" << text);
+    constraints += static_cast<int>(made.graph.symbols.constraints.size());
+    symbols += static_cast<int>(made.graph.symbols.names().size());
+  }
+  CHECK(constraints > count / 4);
+  CHECK(symbols > count / 2);
+}
+
+TEST_CASE("spaces and empty lines between tokens do not matter") {
+  auto const graph = ir::parse_graph(small);
+  CHECK(ir::to_string(graph) == small);
+  std::string spread;
+  for (char c : small) spread += c == ' ' ? "  \n\t " : std::string(1, c);
+  CHECK(ir::to_string(ir::parse_graph(spread)) == small);
+}
+
+TEST_CASE("a malformed text is an Error with line and column") {
+  struct Row {
+    std::string text, error;
+  };
+  std::string const deep = std::string(100, '(') + "1" + std::string(100, ')') + "]", huge = "9" + std::string(18, '9') + "9";
+  std::vector<Row> const rows{
+      {"", "line 1, column 1: expected \"graph\""},
+      {"graph", "line 1, column 6: expected a name"},
+      {changed("\"m.cpp\" 3:7", "\"m.cpp 3:7"), "line 8, column 1: expected a closing quote"},
+      {changed("%1: f32[s0]) symbols(s0=5, r0=0.5) {", "%1: f32[s0]"), "line 8, column 1: expected \")\""},
+      {changed("f32[2, s0]", "f33[2, s0]"), "line 1, column 15: dtype_of: unknown dtype 'f33'"},
+      {changed("f32[2, s0]", "f32[2, s1]"), "line 1, column 22: unknown size symbol s1"},
+      {changed("f32[2, s0]", "f32[2, -3]"), "line 1, column 25: size -3 is negative"},
+      {changed("f32[2, s0]", "f32[2, " + huge + "]"), "line 1, column 22: expected a whole number"},
+      {changed("f32[2, s0]", "f32[2, " + deep), "nested too deep"},
+      {changed("f32[2, s0]", "f32[2, s0] strides [1]"), "line 1, column 37: 1 strides for 2 sizes"},
+      {changed("f32[2, s0]", "f32[2, s0] on tpu"), "line 1, column 29: device_of: unknown device 'tpu'"},
+      {changed("s0=5, r0=0.5", "s0=1"), "line 1, column 48: size symbol s0 must be at least 2, not 1"},
+      {changed("r0=0.5", "s0=6"), "line 1, column 54: symbol s0 is named twice"},
+      {changed("r0=0.5", "x0=6"), "symbol names start with s, i or r: x0"},
+      {changed("s0 < 9", "s0 > 9"), "line 2, column 14: expected a relation"},
+      {changed("mul(", "mull("), "line 3, column 8: unknown op mull"},
+      {changed("%2 = mul(%0", "%2 = mul(%7"), "line 3, column 14: %7 is not made yet"},
+      {changed("%2 = mul", "%0 = mul"), "line 3, column 5: %0 is made twice"},
+      {changed("%2 = mul", "%99999999999 = mul"), "line 3, column 15: %99999999999 is out of range"},
+      {changed("%2 = mul", "%2, %9 = mul"), "line 3, column 9: results of one node are numbered in a row"},
+      {changed("alpha=2.0", "beta=2.0"), "line 4, column 25: add has no attribute beta"},
+      {changed("alpha=2.0", "alpha=2.0, alpha=3.0"), "line 4, column 37: alpha is given twice"},
+      {changed("alpha=2.0", "alpha=2.0.0"), "line 4, column 26: expected a number"},
+      {changed("alpha=2.0", "alpha=2.0, %0"), "line 4, column 31: an operand stands behind an attribute"},
+      {changed("dim=[1]", "keepdim=maybe"), "line 5, column 24: expected \"false\""},
+      {changed("\"m.cpp\" 3:7", "\"m.cpp\" 3"), "line 5, column 3: expected \":\""},
+      {changed("return %4", "return %5"), "line 6, column 12: %5 is not made yet"},
+      {"graph g() {\n  %1 = full(size=[], fill_value=1.0): f32[]\n  return %1\n}", "line 4, column 2: %0 is never made"},
+      {changed("x: f32[2, s0]", "x: [2, s0]"), "line 1, column 15: expected a name"},
+      {std::string(small) + "x", "line 8, column 1: expected the end"},
+      {std::string(small.substr(0, small.size() - 2)), "line 7, column 1: expected \"}\""},
+  };
+  for (auto const& row : rows) {
+    auto const text = support::caught([&] { ir::parse_graph(row.text); });
+    CHECK_MESSAGE((text.starts_with("graph text: line ") && text.rfind("graph text: ") == 0 && support::says(text, row.error)), text << "\n" << row.error);
+  }
+}
+
+TEST_CASE("a mutated text is refused, or it is a graph that prints, parses and is verified or refused") {
+  std::mt19937 random(22);
+  std::vector<std::string> texts;
+  for (int k = 0; k < 64; ++k)
+    texts.push_back(
+        ir::to_string(support::random_graph(random, {.nodes = 1 + static_cast<int>(random() % 5), .symbols = k % 2 == 0, .ornaments = k % 3 != 0}).graph));
+  constexpr std::array<std::string_view, 38> words{
+      "%", "%0", "%1", "(",  ")",     "[",  "]",     "{",    "}",   ",",    ":",   "=",   "\"",  "\\",  "#",       "-",  "0",     "1",  "-1",
+      "2", "s0", "i0", "r0", "s0*s0", "//", " mod ", "none", "max", "true", "inf", "nan", "f64", "i64", "strides", "on", "cuda:", "\n", "4611686018427387904"};
+  int refused = 0, illegal = 0, legal = 0;
+  int const count = support::tier(2'000, 20'000, 200'000);
+  for (int turn = 0; turn < count; ++turn) {
+    auto text = texts[random() % texts.size()];
+    for (auto changes = 1 + random() % 4; changes > 0 && !text.empty(); --changes) {
+      auto const at = random() % text.size(), length = std::min<std::size_t>(random() % 12, text.size() - at);
+      switch (random() % 7) {
+        case 0:
+          text[at] = static_cast<char>(random() % 256);
+          break;
+        case 1:
+          text.erase(at, length);
+          break;
+        case 2:
+          text.insert(random() % text.size(), text.substr(at, length));
+          break;
+        case 3:
+          text.insert(at, words[random() % words.size()]);
+          break;
+        case 4:
+          text.replace(at, 1 + random() % 3, words[random() % words.size()]);
+          break;
+        case 5:
+          if (random() % 4 == 0) text.resize(at);
+          break;
+        default: {  // a digit, so that sizes, ids and dims disagree
+          auto const digit = text.find_first_of("0123456789", at);
+          if (digit != std::string::npos) text[digit] = static_cast<char>('0' + random() % 10);
+        }
+      }
+    }
+    try {
+      ir::Graph graph;
+      try {
+        graph = ir::parse_graph(text);
+      } catch (base::Error const& error) {
+        ++refused;
+        if (!support::says(error.what(), "graph text: line ")) FAIL_CHECK(error.what() << "\n" << text);
+        continue;
+      }
+      auto const printed = ir::to_string(graph);
+      auto const again = ir::to_string(ir::parse_graph(printed));
+      if (again != printed) FAIL_CHECK(difference(printed, again));
+      ir::to_dot(graph);
+      try {
+        ir::verify(graph);
+        ++legal;
+      } catch (base::Bug const&) {
+        ++illegal;
+        continue;
+      }
+      ir::verify(ir::merge_common(ir::eliminate_dead_code(graph)));
+    } catch (std::exception const& error) {
+      FAIL_CHECK(std::string(error.what()) << "\n" << text);
+    }
+  }
+  std::cout << std::format("mutated texts: {} refused, {} not verified, {} verified\n", refused, illegal, legal);
+  CHECK(refused > count / 4);
+  CHECK(legal > count / 20);
+}
