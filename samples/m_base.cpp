@@ -82,9 +82,7 @@ void memory() {
   };
   auto kept = make_ref<Buffer>(1000);
   print("one buffer of 1000");
-  {
-    Buffer const scratch(50'000);
-  }
+  { Buffer const scratch(50'000); }
   print("and a scratch of 50000");
   Ref<Buffer> const second = kept;
   kept = nullptr;

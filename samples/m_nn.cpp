@@ -8,12 +8,11 @@ import std;
 import tenon.base;
 import tenon.tracer;
 import tenon.nn;
+#include "lesson.h"
 using namespace tenon::tracer;
 using namespace tenon::nn;
 
 namespace {
-
-void heading(std::string_view text) { std::cout << "\n== " << text << " ==\n"; }
 
 // Two spirals that wind round each other: 2 features, 2 classes.
 struct Spirals {
@@ -23,9 +22,10 @@ Spirals spirals(std::int64_t points) {
   std::vector<double> x;
   std::vector<std::int64_t> y;
   for (std::int64_t k = 0; k < points; ++k) {
-    double const turn = 3.0 * std::sqrt(static_cast<double>(k / 2) / static_cast<double>(points / 2)), side = k % 2 ? 1 : -1;
-    x.push_back(side * turn / 3 * std::cos(turn * 2)), x.push_back(side * turn / 3 * std::sin(turn * 2));
-    y.push_back(k % 2);
+    std::int64_t const side = k % 2, along = k - side;
+    double const radius = std::sqrt(static_cast<double>(along) / static_cast<double>(points)), angle = 6 * radius, sign = side == 0 ? -1 : 1;
+    x.push_back(sign * radius * std::cos(angle)), x.push_back(sign * radius * std::sin(angle));
+    y.push_back(side);
   }
   return {tensor(x, {points, 2}), index_tensor(y, points)};
 }
@@ -102,10 +102,10 @@ void optimizers() {
     }
     std::cout << '\n';
   };
-  walk("SGD", [](auto list) { return Sgd(list, {.lr = 0.02}); });
-  walk("SGD, momentum 0.8", [](auto list) { return Sgd(list, {.lr = 0.02, .momentum = 0.8}); });
-  walk("the same, Nesterov", [](auto list) { return Sgd(list, {.lr = 0.02, .momentum = 0.8, .nesterov = true}); });
-  walk("Adam", [](auto list) { return Adam(list, {.lr = 0.2}); });
+  walk("SGD", [](auto const& list) { return Sgd(list, {.lr = 0.02}); });
+  walk("SGD, momentum 0.8", [](auto const& list) { return Sgd(list, {.lr = 0.02, .momentum = 0.8}); });
+  walk("the same, Nesterov", [](auto const& list) { return Sgd(list, {.lr = 0.02, .momentum = 0.8, .nesterov = true}); });
+  walk("Adam", [](auto const& list) { return Adam(list, {.lr = 0.2}); });
 }
 
 // 4. A schedule is a function of the step.
@@ -202,21 +202,17 @@ void transformer(std::filesystem::path const& folder) {
 
 }  // namespace
 
-int main(int count, char** words) try {
-  bool const json = count > 1 && std::string_view(words[1]) == "--json";
-  if (json && count == 2) return std::cout << "[]\n", 0;  // an experiment makes no claims
-  if (json && !(std::ofstream(words[2]) << "[]\n").flush()) tenon::base::fail("{}: can't be written", words[2]);
-  auto const folder = std::filesystem::temp_directory_path() / "tenon_m_nn";
-  std::filesystem::create_directories(folder);
-  models();
-  training();
-  optimizers();
-  schedules();
-  batches();
-  errors(folder);
-  transformer(folder);
-  std::filesystem::remove_all(folder);
-} catch (std::exception const& error) {
-  std::cerr << "m_nn: " << error.what() << '\n';
-  return 1;
+int main(int argc, char** argv) {
+  return run_lesson("m_nn", argc, argv, [] {
+    auto const folder = std::filesystem::temp_directory_path() / "tenon_m_nn";
+    std::filesystem::create_directories(folder);
+    models();
+    training();
+    optimizers();
+    schedules();
+    batches();
+    errors(folder);
+    transformer(folder);
+    std::filesystem::remove_all(folder);
+  });
 }

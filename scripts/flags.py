@@ -11,7 +11,8 @@ import shlex
 import sys
 
 SAME = ("-std=", "-stdlib=", "-D", "-U", "-pthread", "-f", "-m")
-FREE = ("-fmodule-file=", "-fmodule-output", "-fcolor-diagnostics", "-fdiagnostics-", "-fuse-ld=")
+FREE = ("-DTENON_SOURCE_ROOT=",  # where tests and samples find their files: no module reads it
+        "-fmodule-file=", "-fmodule-output", "-fcolor-diagnostics", "-fdiagnostics-", "-fuse-ld=")
 
 
 def language_flags(entry):

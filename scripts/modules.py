@@ -31,7 +31,7 @@ class Source:
         code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
         declared = DECLARATION.search(code)
         self.unit = declared.group(2) if declared else ""
-        self.is_interface = bool(declared and declared.group(1))
+        self.is_interface = bool(declared and (declared.group(1) or path.suffix == ".cppm"))  # or a partition that only its module sees
         own = self.unit.split(":")[0]
         self.imports = [own + name if name.startswith(":") else name for name in IMPORT.findall(code)]
 

@@ -213,9 +213,7 @@ TEST_CASE("buffers are aligned and counted") {
     CHECK(small.use_count() == 2);
     CHECK(reinterpret_cast<std::uintptr_t>(small->data()) % 64 == 0);
     CHECK(memory_counters().live == before.live + 100);
-    {
-      Buffer const large(1 << 20);
-    }
+    { Buffer const large(1 << 20); }
     Buffer const none(0);
     CHECK(none.bytes() == 0);
   }

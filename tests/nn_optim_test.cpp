@@ -69,7 +69,7 @@ void compare_with_slow(Options const& options) {
   Numbers expected(6);
   for (auto& x : expected) x = normal(random);
   for (auto& list : parameters)
-    for (int k : {0, 1}) list.push_back(tensor(std::span(expected).subspan(static_cast<std::size_t>(3 * k), 3), 3, DType::f64).set_requires_grad());
+    for (std::size_t const first : {0, 3}) list.push_back(tensor(std::span(expected).subspan(first, 3), 3, DType::f64).set_requires_grad());
   Optimizer eager(parameters[0], options), captured(parameters[1], options);
   auto const fast = compile([&](std::vector<Tensor>&) { captured.step(); }, {.fullgraph = true});
   for (int step = 0; step < 9; ++step) {

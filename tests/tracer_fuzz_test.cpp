@@ -18,7 +18,28 @@ struct Rng {
   bool chance(double p) { return base::uniform(seed, 7, at++) < p; }
 };
 
-enum class Step { binary, scalar, unary, view, write_scalar, write_tensor, write_view, explicit_break, condition, item, loop, fail, keep, captured, write_captured, reassign, random, reduce, host_read, count };
+enum class Step {
+  binary,
+  scalar,
+  unary,
+  view,
+  write_scalar,
+  write_tensor,
+  write_view,
+  explicit_break,
+  condition,
+  item,
+  loop,
+  fail,
+  keep,
+  captured,
+  write_captured,
+  reassign,
+  random,
+  reduce,
+  host_read,
+  count
+};
 
 struct Instruction {
   Step step;
@@ -45,7 +66,8 @@ Program random_program(Rng& rng, bool gradients) {
   int const length = 2 + rng.below(14);
   for (int k = 0; k < length; ++k) {
     auto step = static_cast<Step>(rng.below(static_cast<int>(Step::count)));
-    if (gradients && (step == Step::write_tensor || step == Step::write_scalar || step == Step::write_view || step == Step::write_captured)) step = Step::binary;
+    if (gradients && (step == Step::write_tensor || step == Step::write_scalar || step == Step::write_view || step == Step::write_captured))
+      step = Step::binary;
     program.steps.push_back({step, rng.below(1000), rng.below(1000), rng.below(1000)});
   }
   program.outputs = 1 + rng.below(4);
@@ -56,11 +78,16 @@ bool same_shape(Tensor const& a, Tensor const& b) { return a.shape() == b.shape(
 
 Tensor viewed(Tensor const& x, int which, std::int64_t cut) {
   switch (which % 5) {
-    case 0: return x.rank() >= 2 ? transpose(x, 0, 1) : x;
-    case 1: return x.rank() >= 1 ? slice(x, 0, 0, std::min(cut, x.size(0))) : x;
-    case 2: return reshape(x, {-1});
-    case 3: return x.rank() >= 1 && x.size(0) > 0 ? select(x, 0, 0) : x;
-    default: return unsqueeze(x, 0);
+    case 0:
+      return x.rank() >= 2 ? transpose(x, 0, 1) : x;
+    case 1:
+      return x.rank() >= 1 ? slice(x, 0, 0, std::min(cut, x.size(0))) : x;
+    case 2:
+      return reshape(x, {-1});
+    case 3:
+      return x.rank() >= 1 && x.size(0) > 0 ? select(x, 0, 0) : x;
+    default:
+      return unsqueeze(x, 0);
   }
 }
 
@@ -70,11 +97,21 @@ std::vector<Tensor> run(Program const& program, World& world, Host const& host) 
   for (auto const& [step, a, b, c] : program.steps) {
     Tensor x = pick(a), y = pick(b);
     switch (step) {
-      case Step::binary: t.push_back(same_shape(x, y) ? (c % 2 ? x + y : x * y) : x + 0.5); break;
-      case Step::scalar: t.push_back(x * host.scale); break;
-      case Step::unary: t.push_back(c % 2 ? relu(x) : tanh(x)); break;
-      case Step::view: t.push_back(viewed(x, c, host.cut)); break;
-      case Step::write_scalar: x.mul_(c % 2 ? 0.5 : host.scale); break;
+      case Step::binary:
+        t.push_back(same_shape(x, y) ? (c % 2 ? x + y : x * y) : x + 0.5);
+        break;
+      case Step::scalar:
+        t.push_back(x * host.scale);
+        break;
+      case Step::unary:
+        t.push_back(c % 2 ? relu(x) : tanh(x));
+        break;
+      case Step::view:
+        t.push_back(viewed(x, c, host.cut));
+        break;
+      case Step::write_scalar:
+        x.mul_(c % 2 ? 0.5 : host.scale);
+        break;
       case Step::write_tensor:
         if (same_shape(x, y)) x.copy_(y);
         break;
@@ -84,14 +121,18 @@ std::vector<Tensor> run(Program const& program, World& world, Host const& host) 
         t.push_back(v);
         break;
       }
-      case Step::explicit_break: graph_break(); break;
+      case Step::explicit_break:
+        graph_break();
+        break;
       case Step::condition:
         if (sum(x) > 0.1)
           t.push_back(x - 1);
         else
           t.push_back(x * 2);
         break;
-      case Step::item: t.push_back(y * tanh(sum(x)).item()); break;
+      case Step::item:
+        t.push_back(y * tanh(sum(x)).item());
+        break;
       case Step::loop: {
         Tensor sum_of = x;
         for (int k = 0; k < c % 4; ++k) {
@@ -104,14 +145,29 @@ std::vector<Tensor> run(Program const& program, World& world, Host const& host) 
       case Step::fail:
         if (host.raises && c % 3 == 0) throw std::runtime_error("the body gives up");
         break;
-      case Step::keep: world.kept = x; break;
-      case Step::captured: t.push_back(c % 2 ? world.captured + 1 : world.kept.defined() ? world.kept * 2 : world.captured); break;
-      case Step::write_captured: world.captured.add_(full({}, 1)); break;
-      case Step::reassign: world.captured = c % 2 ? clone(world.captured) : world.captured + 1; break;
-      case Step::random: t.push_back(x + rand(DimList(x.shape()))); break;
-      case Step::reduce: t.push_back(x.rank() >= 1 ? sum(x, {0}) : x + 1); break;
-      case Step::host_read: t.push_back(x * (x.to_vector<double>().empty() ? 1.0 : 0.25)); break;
-      case Step::count: break;
+      case Step::keep:
+        world.kept = x;
+        break;
+      case Step::captured:
+        t.push_back(c % 2 ? world.captured + 1 : world.kept.defined() ? world.kept * 2 : world.captured);
+        break;
+      case Step::write_captured:
+        world.captured.add_(full({}, 1));
+        break;
+      case Step::reassign:
+        world.captured = c % 2 ? clone(world.captured) : world.captured + 1;
+        break;
+      case Step::random:
+        t.push_back(x + rand(DimList(x.shape())));
+        break;
+      case Step::reduce:
+        t.push_back(x.rank() >= 1 ? sum(x, {0}) : x + 1);
+        break;
+      case Step::host_read:
+        t.push_back(x * (x.to_vector<double>().empty() ? 1.0 : 0.25));
+        break;
+      case Step::count:
+        break;
     }
   }
   std::vector<Tensor> outputs;
@@ -164,16 +220,18 @@ void try_program(std::uint64_t seed, bool gradients, Tally& tally) {
   if (rng.chance(0.2)) options.dynamic = Dynamic::always;
   if (rng.chance(0.2)) options.dynamic = Dynamic::never;
   if (rng.chance(0.1)) options.recompile_limit = 2;
-  auto compiled = compile([](Program const* body, World& world, Host const& host, bool differentiate, std::vector<Tensor> const&) {
-    auto outputs = run(*body, world, host);
-    if (differentiate)
-      for (auto const& out : outputs)
-        if (out.requires_grad()) {
-          sum(out * out).backward();
-          break;
-        }
-    return outputs;
-  }, options);
+  auto compiled = compile(
+      [](Program const* body, World& world, Host const& host, bool differentiate, std::vector<Tensor> const&) {
+        auto outputs = run(*body, world, host);
+        if (differentiate)
+          for (auto const& out : outputs)
+            if (out.requires_grad()) {
+              sum(out * out).backward();
+              break;
+            }
+        return outputs;
+      },
+      options);
   std::int64_t n = 2 + rng.below(3);
   int const calls = 2 + rng.below(5);
   for (int call = 0; call < calls; ++call) {
@@ -186,7 +244,8 @@ void try_program(std::uint64_t seed, bool gradients, Tally& tally) {
       World& world = side ? fast : eager;
       manual_seed(seed + 5);
       try {
-        outputs[static_cast<std::size_t>(side)] = side ? compiled(&program, world, host, gradients, world.args) : compiled.function()(&program, world, host, gradients, world.args);
+        outputs[static_cast<std::size_t>(side)] =
+            side ? compiled(&program, world, host, gradients, world.args) : compiled.function()(&program, world, host, gradients, world.args);
       } catch (std::exception const& error) {
         thrown[static_cast<std::size_t>(side)] = error.what();
       }
@@ -224,13 +283,13 @@ std::uint64_t first_seed() {
 TEST_CASE("fuzz: compiled bodies equal eager ones") {
   Tally tally;
   for (int k = 0; k < programs(); ++k) try_program(first_seed() + static_cast<std::uint64_t>(k), false, tally);
-  std::printf("capture fuzz: %d programs, %d calls, %d graphs, %d recompiles, %d break places, %d over the limit, %d bodies threw\n", tally.programs, tally.calls, tally.graphs,
-      tally.recompiles, tally.breaks, tally.limited, tally.thrown);
+  std::printf("capture fuzz: %d programs, %d calls, %d graphs, %d recompiles, %d break places, %d over the limit, %d bodies threw\n", tally.programs,
+              tally.calls, tally.graphs, tally.recompiles, tally.breaks, tally.limited, tally.thrown);
 }
 
 TEST_CASE("fuzz: gradients of compiled bodies equal eager ones bit for bit") {
   Tally tally;
   for (int k = 0; k < (programs() + 1) / 2; ++k) try_program(first_seed() + 1000000 + static_cast<std::uint64_t>(k), true, tally);
-  std::printf("gradient fuzz: %d programs, %d calls, %d graphs, %d recompiles, %d break places, %d over the limit, %d bodies threw\n", tally.programs, tally.calls, tally.graphs,
-      tally.recompiles, tally.breaks, tally.limited, tally.thrown);
+  std::printf("gradient fuzz: %d programs, %d calls, %d graphs, %d recompiles, %d break places, %d over the limit, %d bodies threw\n", tally.programs,
+              tally.calls, tally.graphs, tally.recompiles, tally.breaks, tally.limited, tally.thrown);
 }

@@ -118,14 +118,16 @@ std::map<std::string, Sequence> const sequences{
     {"shape change, dynamic True", {body(relu_plus), of_shape}},
     {"0/1 specialization, dynamic True", {body([](Tensor const& x) { return x * 2; }), of_shape}},
     {"dtype change", {body(plus_one), [](Label label) { return Given{.tensors = {ones({3}, base::dtype_of(label))}}; }}},
-    {"stride change", {body(plus_one),
-                       [](Label label) {
-                         if (label.starts_with("trans")) return Given{.tensors = {transpose(ones({3, 3}), 0, 1)}};
-                         return label == "sliced" ? Given{.tensors = {slice(ones({3, 6}), 1, 0, 6, 2)}} : Given{.tensors = {ones({3, 3})}};
-                       }}},
+    {"stride change",
+     {body(plus_one),
+      [](Label label) {
+        if (label.starts_with("trans")) return Given{.tensors = {transpose(ones({3, 3}), 0, 1)}};
+        return label == "sliced" ? Given{.tensors = {slice(ones({3, 6}), 1, 0, 6, 2)}} : Given{.tensors = {ones({3, 3})}};
+      }}},
     {"requires_grad change", {body(plus_one), [](Label label) { return Given{.tensors = {ones({3}).set_requires_grad(label == "yes")}}; }}},
     {"grad mode change", {body(plus_one), [](Label label) { return Given{.tensors = {ones({3})}, .grad = label == "grad on"}; }}},
-    {"python float argument changes", {body([](Tensor const& x, double s) { return x * s; }), [](Label label) { return Given{.tensors = {ones({3})}, .real = std::stod(label)}; }}},
+    {"python float argument changes",
+     {body([](Tensor const& x, double s) { return x * s; }), [](Label label) { return Given{.tensors = {ones({3})}, .real = std::stod(label)}; }}},
     {"python int argument changes", {whole_body(), [](Label label) { return Given{.tensors = {ones({3})}, .whole = std::stoll(label)}; }}},
     {"python str argument changes", {body(with_text), text_call}},
     {"data-dependent branch", {body(branch), named}},
@@ -142,8 +144,9 @@ std::map<std::string, Sequence> const sequences{
     {"shape branch", {body(shape_branch), of_shape}},
     {"recompile limit", {body(with_text), text_call}},
     {"recompile limit 3, fullgraph", {body(with_text), text_call}},
-    {"shape constant used in matmul", {body([](Tensor const& x, Tensor const& w) { return matmul(x, w); }),
-                                       [](Label label) { return Given{.tensors = {ones({std::stoll(label), 4}), ones({4, 2})}}; }}},
+    {"shape constant used in matmul",
+     {body([](Tensor const& x, Tensor const& w) { return matmul(x, w); }),
+      [](Label label) { return Given{.tensors = {ones({std::stoll(label), 4}), ones({4, 2})}}; }}},
 };
 }  // namespace
 
@@ -162,7 +165,8 @@ TEST_CASE("golden capture sequences: graphs after each call, and errors") {
     Options options;
     options.fullgraph = entry.value("fullgraph", false);
     if (entry.contains("dynamic") && !entry["dynamic"].is_null()) options.dynamic = entry["dynamic"].get<bool>() ? Dynamic::always : Dynamic::never;
-    if (entry.contains("config") && entry["config"].contains("recompile_limit")) options.recompile_limit = std::stoi(entry["config"]["recompile_limit"].get<std::string>());
+    if (entry.contains("config") && entry["config"].contains("recompile_limit"))
+      options.recompile_limit = std::stoi(entry["config"]["recompile_limit"].get<std::string>());
     auto const run = found->second.make(std::move(options));
     for (auto const& row : entry["rows"]) {
       std::string const label = row["call"];

@@ -8,7 +8,9 @@ struct At {
   char const* file = "";
   std::uint32_t line = 0, column = 0;
   char const* function = "";
-  static consteval At current(std::source_location here = std::source_location::current()) { return {here.file_name(), here.line(), here.column(), here.function_name()}; }
+  static consteval At current(std::source_location here = std::source_location::current()) {
+    return {here.file_name(), here.line(), here.column(), here.function_name()};
+  }
 };
 
 /// The user's mistake, in one line that names what, where and both values.

@@ -23,7 +23,9 @@ class Ref {
   Ref(Ref&& other) noexcept : pointer_(std::exchange(other.pointer_, nullptr)) {}
   template <class U>
     requires std::convertible_to<U*, T*>
-  Ref(Ref<U> const& other) : pointer_(other.get()) { retain(); }
+  Ref(Ref<U> const& other) : pointer_(other.get()) {
+    retain();
+  }
   Ref& operator=(Ref other) noexcept {
     std::swap(pointer_, other.pointer_);
     return *this;

@@ -41,7 +41,8 @@ float from_f16(std::uint16_t bits), from_bf16(std::uint16_t bits), from_f8e4m3(s
 
 /// Reads one element as double; i64 values beyond 2^53 round.
 double load_real(DType dtype, void const* element);
-/// Writes one element from double: floats round to nearest even, integers truncate toward zero (out of range and NaN: as the cast to i64, then wrap), bool is != 0.
+/// Writes one element from double: floats round to nearest even, integers truncate toward zero (out of range and NaN: as the cast to i64, then wrap), bool is
+/// != 0.
 void store_real(DType dtype, void* element, double value);
 /// Reads one element as i64; floats truncate as store_real says.
 std::int64_t load_whole(DType dtype, void const* element);

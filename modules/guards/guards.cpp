@@ -69,20 +69,30 @@ bool holds(TensorGuard const& guard, ir::MetaRef const& actual, bool requires_gr
 std::string mismatch(TensorGuard const& guard, Meta const& actual, bool requires_grad, Symbols const& symbols, Bindings bindings) {
   auto const& expected = *guard.expected;
   auto const [what, dim] = difference(guard, actual, requires_grad, symbols, bindings);
-  auto const text = [&](std::string_view name, auto const& want, auto const& have) { return std::format("tensor '{}' {} mismatch: expected {}, actual {}", guard.source, name, want, have); };
+  auto const text = [&](std::string_view name, auto const& want, auto const& have) {
+    return std::format("tensor '{}' {} mismatch: expected {}, actual {}", guard.source, name, want, have);
+  };
   switch (what) {
-    case 0: return text("dtype", base::info(expected.dtype).name, base::info(actual.dtype).name);
-    case 1: return text("device", base::to_string(expected.device), base::to_string(actual.device));
-    case 2: return text("rank", expected.rank(), actual.rank());
-    case 3: return text("requires_grad", guard.requires_grad, requires_grad);
+    case 0:
+      return text("dtype", base::info(expected.dtype).name, base::info(actual.dtype).name);
+    case 1:
+      return text("device", base::to_string(expected.device), base::to_string(actual.device));
+    case 2:
+      return text("rank", expected.rank(), actual.rank());
+    case 3:
+      return text("requires_grad", guard.requires_grad, requires_grad);
     case 4: {
       Dim const want = expected.sizes[dim];
       auto const bound = want.node >= 0 && symbols.symbol_number(want) < 0 ? std::format(" = {}", symbols.evaluate(want, bindings)) : std::string();
       auto const least = want.node >= 0 && actual.sizes[dim].value < 2 ? " of at least 2" : "";
-      return std::format("tensor '{}' size mismatch at dim {}: expected {}{}{}, actual {}", guard.source, dim, symbols.to_string(want), bound, least, actual.sizes[dim].value);
+      return std::format("tensor '{}' size mismatch at dim {}: expected {}{}{}, actual {}", guard.source, dim, symbols.to_string(want), bound, least,
+                         actual.sizes[dim].value);
     }
-    case 5: return std::format("tensor '{}' stride mismatch at dim {}: expected {}, actual {}", guard.source, dim, symbols.to_string(expected.strides[dim]), actual.strides[dim].value);
-    default: return {};
+    case 5:
+      return std::format("tensor '{}' stride mismatch at dim {}: expected {}, actual {}", guard.source, dim, symbols.to_string(expected.strides[dim]),
+                         actual.strides[dim].value);
+    default:
+      return {};
   }
 }
 
@@ -96,10 +106,14 @@ std::string mismatch(ModeGuard const& expected, ModeGuard const& actual) {
 bool holds(ir::Constraint const& constraint, Symbols const& symbols, Bindings const& bindings) {
   auto const a = symbols.evaluate(constraint.a, bindings), b = symbols.evaluate(constraint.b, bindings);
   switch (constraint.relation) {
-    case ir::Relation::equal: return a == b;
-    case ir::Relation::unequal: return a != b;
-    case ir::Relation::less: return a < b;
-    case ir::Relation::less_equal: return a <= b;
+    case ir::Relation::equal:
+      return a == b;
+    case ir::Relation::unequal:
+      return a != b;
+    case ir::Relation::less:
+      return a < b;
+    case ir::Relation::less_equal:
+      return a <= b;
   }
   return false;
 }
@@ -108,7 +122,8 @@ std::string to_string(GuardSet const& guards, Symbols const& symbols) {
   std::string text = std::format("grad mode is {}\n", guards.mode.grad_enabled ? "on" : "off");
   for (auto const& value : guards.values) text += std::format("{} == {}\n", value.source, value.expected);
   for (auto const& tensor : guards.tensors)
-    text += std::format("{} is {}{}  # {}\n", tensor.source, ir::to_string(*tensor.expected, &symbols), tensor.requires_grad ? ", requires_grad" : "", base::short_place(tensor.at));
+    text += std::format("{} is {}{}  # {}\n", tensor.source, ir::to_string(*tensor.expected, &symbols), tensor.requires_grad ? ", requires_grad" : "",
+                        base::short_place(tensor.at));
   for (auto const& constraint : symbols.constraints) text += std::format("{}  # {}\n", symbols.to_string(constraint), base::short_place(constraint.at));
   return text;
 }

@@ -164,9 +164,35 @@ void check_operands(Inference const& call) {
 }
 }  // namespace
 
+namespace {
+// A rule that forgets an attribute would read what lies behind the last one.
+void check_attributes(OpDef const& op, Attrs const& attrs) {
+  std::size_t ints = 0, nums = 0;
+  bool complete = true;
+  for (auto const& parameter : signature(op).parameters) switch (parameter.type) {
+      case Parameter::Type::tensor:
+      case Parameter::Type::tensors:
+      case Parameter::Type::text:
+        break;
+      case Parameter::Type::real:
+        ++nums;
+        break;
+      case Parameter::Type::wholes:
+      case Parameter::Type::sizes:
+        complete = complete && ints < attrs.ints.size();
+        if (complete) ints += 1 + static_cast<std::size_t>(attrs.ints[ints].value);
+        break;
+      default:
+        ++ints;
+    }
+  base::ensure(complete && ints == attrs.ints.size() && nums == attrs.nums.size(), std::format("a call of {} gives every attribute", op.name));
+}
+}  // namespace
+
 std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::span<Scalar const> scalars, Attrs const& attrs) try {
   Inference call{op, attrs, in, scalars, {}};
   check_operands(call);
+  check_attributes(op, attrs);
   auto const device = common_device(call);
   if (op.infer)
     op.infer(call);

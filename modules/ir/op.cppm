@@ -85,6 +85,7 @@ struct OpDef {
   Kind kind;
   std::string_view signature;  ///< "Tensor input, int[] dim=[], bool keepdim=False"; `size` marks an int that may vary between calls, `fixed` a float that may
                                ///< not, `size[]` the sizes of the result
+  std::uint8_t results = 1;    ///< how many; 0: a composite view with as many as its body gives
   EquationRule equation{};     ///< empty: "..." for pointwise, nothing known otherwise
   std::string_view terms{};    ///< per operand: '-' not linear in it; same letter multiplied, other letter added; "*": any number, all added
   Monoid combine = Monoid::none;  ///< how a vanishing letter is combined

@@ -81,7 +81,7 @@ struct Recorder final : Emit {
     int const first = below.op(op, inputs, attrs);
     Entry entry{&op, {}, {}, std::move(attrs)};
     for (auto const& in : inputs) entry.in.emplace_back(&below, in);
-    entry.out.emplace_back(below, first);
+    for (int k = 0; k < op.results; ++k) entry.out.emplace_back(below, first + k);
     entries.push_back(std::move(entry));
     return first;
   }

@@ -51,7 +51,7 @@ struct Tape final : Interpreter {
     bool const needed = std::ranges::any_of(call.operands, [](Operand const& o) { return needs_grad(o.impl); });
     if (!needed) return dispatch(call, below, results);
     if (write) refuse_write(call);
-    if (!op.vjp && op.decompose) return run_body(call, static_cast<int>(Rank::autograd), results);
+    if (!op.vjp && op.decompose) return void(std::ranges::move(run_body(call, static_cast<int>(Rank::autograd)), results.begin()));
     auto node = base::make_ref<TapeNode>();
     node->op = &op;
     node->attrs = call.attrs;
@@ -77,7 +77,8 @@ struct Tape final : Interpreter {
   static void refuse_write(Call const& call) {
     Impl const& target = *call.operands[0].impl;
     if (target.requires_grad) fail("copy_: a leaf that requires a gradient is written in place at {}; write it under NoGrad", base::short_place(call.at));
-    if (target.view) fail("copy_: a view is written in place at {} while gradients are recorded; write the whole tensor or use where()", base::short_place(call.at));
+    if (target.view)
+      fail("copy_: a view is written in place at {} while gradients are recorded; write the whole tensor or use where()", base::short_place(call.at));
   }
 } the_tape;
 
@@ -117,7 +118,8 @@ struct Backward {
     if (!edge.meta) return {nullptr, ir::Input{-1, edge.scalar}};
     if (!edge.saved) return emit.add(edge.meta);
     if (edge.saved->storage->version != edge.version)
-      fail("backward: a tensor {} that the gradient of {} at {} needs was written in place since", ir::to_string(*edge.meta), node.op->name, base::short_place(node.at));
+      fail("backward: a tensor {} that the gradient of {} at {} needs was written in place since", ir::to_string(*edge.meta), node.op->name,
+           base::short_place(node.at));
     if (emit.from < static_cast<int>(Rank::autograd)) return emit.add(Tensor(edge.saved));
     if (edge.leaf) return emit.add(Tensor(edge.leaf));
     auto alias = alias_of(*edge.saved);

@@ -17,7 +17,8 @@ void graph_break(std::string_view why, At at) {
   if (auto* session = Session::current()) session->split({BreakKind::explicit_break, std::string(why), "remove the call of graph_break()", at});
 }
 void host_effect(std::function<void()> const& effect, At at) {
-  if (auto* session = Session::current()) session->split({BreakKind::host_effect, "an effect on the host has its place among the ops", "move it out of the compiled function", at});
+  if (auto* session = Session::current())
+    session->split({BreakKind::host_effect, "an effect on the host has its place among the ops", "move it out of the compiled function", at});
   effect();
 }
 
@@ -45,8 +46,9 @@ Explanation describe(State& state) {
 }
 
 std::string to_string(Explanation const& report) {
-  auto text = std::format("{}: {} graph{}, {} break{}, {} ops, {} recompile{} in {} call{}\n", report.name, report.graphs, report.graphs == 1 ? "" : "s", report.breaks.size(),
-      report.breaks.size() == 1 ? "" : "s", report.ops, report.recompiles.size(), report.recompiles.size() == 1 ? "" : "s", report.calls, report.calls == 1 ? "" : "s");
+  auto text = std::format("{}: {} graph{}, {} break{}, {} ops, {} recompile{} in {} call{}\n", report.name, report.graphs, report.graphs == 1 ? "" : "s",
+                          report.breaks.size(), report.breaks.size() == 1 ? "" : "s", report.ops, report.recompiles.size(),
+                          report.recompiles.size() == 1 ? "" : "s", report.calls, report.calls == 1 ? "" : "s");
   for (std::size_t k = 0; k < report.breaks.size(); ++k) {
     auto const& cause = report.breaks[k];
     text += std::format("  break {}: {}\n    at {}\n{}    hint: {}\n", k + 1, cause.reason, base::short_place(cause.at), base::caret(cause.at, 6), cause.hint);
@@ -58,9 +60,11 @@ std::string to_string(Explanation const& report) {
     for (auto const line : std::views::split(report.guards[k], '\n'))
       if (!line.empty()) text += std::format("    {}\n", std::string_view(line.begin(), line.end()));
   }
-  text += std::format("  time: recording {:.3f} ms, compiling {:.3f} ms, running {:.3f} ms; {} ops recorded, {} replayed, {} launches\n", report.record_seconds * 1e3,
-      report.compile_seconds * 1e3, report.launch_seconds * 1e3, report.recorded_ops, report.replayed_ops, report.launches);
-  if (report.eager_calls > 0) text += std::format("  {} call{} ran eagerly beyond the recompile limit\n", report.eager_calls, report.eager_calls == 1 ? "" : "s");
+  text += std::format("  time: recording {:.3f} ms, compiling {:.3f} ms, running {:.3f} ms; {} ops recorded, {} replayed, {} launches\n",
+                      report.record_seconds * 1e3, report.compile_seconds * 1e3, report.launch_seconds * 1e3, report.recorded_ops, report.replayed_ops,
+                      report.launches);
+  if (report.eager_calls > 0)
+    text += std::format("  {} call{} ran eagerly beyond the recompile limit\n", report.eager_calls, report.eager_calls == 1 ? "" : "s");
   return text;
 }
 

@@ -20,7 +20,8 @@ struct Eager final : Interpreter {
       check(call);
       Impl const& source = *call.operands[1].impl;
       // Overlapping memory is read whole before it is written.
-      bool const overlaps = source.storage == target.storage && (source.offset != target.offset || ir::values(source.meta->strides) != ir::values(target.meta->strides));
+      bool const overlaps =
+          source.storage == target.storage && (source.offset != target.offset || ir::values(source.meta->strides) != ir::values(target.meta->strides));
       Tensor const copy = overlaps ? allocate(ir::contiguous_meta(source.meta->dtype, source.meta->device, source.meta->sizes)) : Tensor();
       if (overlaps) copy_elements(memory_of(source), memory_of(*copy.impl()));
       copy_elements(overlaps ? memory_of(*copy.impl()) : memory_of(source), memory_of(target));
@@ -33,7 +34,7 @@ struct Eager final : Interpreter {
     if (!ir::has_kernel(op)) {
       if (!op.decompose) base::fail("{}: has neither a kernel nor a body", op.name);
       check(call);
-      return run_body(call, static_cast<int>(Rank::eager), results);
+      return void(std::ranges::move(run_body(call, static_cast<int>(Rank::eager)), results.begin()));
     }
     auto metas = check(call);
     std::vector<ir::Strided> in, out;
@@ -60,6 +61,11 @@ struct Eager final : Interpreter {
 } eager;
 }  // namespace
 
+namespace {
+// Its results share memory, so every interpreter must see the views that it is made of.
+bool is_composite_view(ir::OpDef const& op) { return op.kind == ir::Kind::view && !op.geometry; }
+}  // namespace
+
 Active::Active(Rank rank, Interpreter* interpreter) : rank_(rank), outer_(std::exchange(active[static_cast<std::size_t>(rank)], interpreter)) {}
 Active::~Active() { active[static_cast<std::size_t>(rank_)] = outer_; }
 
@@ -71,17 +77,47 @@ void dispatch(Call const& call, int from, std::span<Tensor> results) {
   eager.bind(call, -1, results);
 }
 
+namespace {
+// An operand that is neither a tensor nor a number stands for an optional one that is not given; elsewhere it is an undefined tensor.
+void check_given(ir::OpDef const& op, std::size_t operand) {
+  auto const& signature = ir::signature(op);
+  std::size_t place = 0;
+  for (auto const& parameter : signature.parameters) {
+    bool const many = parameter.type == ir::Parameter::Type::tensors;
+    if (!many && parameter.type != ir::Parameter::Type::tensor) continue;
+    if (place++ != operand && !many) continue;
+    if (!parameter.optional) base::fail("{}: operand '{}' is an undefined tensor", op.name, parameter.name);
+    return;
+  }
+}
+base::InlineVector<Operand, 4> operands_of(ir::OpDef const& op, std::span<Arg const> operands) {
+  base::InlineVector<Operand, 4> list;
+  for (auto const& arg : operands) {
+    if (!arg.impl && arg.scalar.kind == ir::ScalarKind::none) check_given(op, list.size());
+    list.push_back({arg.impl.get(), arg.scalar});
+  }
+  return list;
+}
+}  // namespace
+
 Tensor apply(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at) {
   constexpr int top = static_cast<int>(Rank::autocast);
-  base::InlineVector<Operand, 4> list;
-  for (auto const& arg : operands) list.push_back({arg.impl.get(), arg.scalar});
+  auto const list = operands_of(op, operands);
   Call const call{op, list, attrs, at};
+  if (is_composite_view(op)) return std::move(run_body(call, top)[0]);
   Tensor result;
-  if (op.kind == ir::Kind::view && !op.geometry)  // its result shares memory, so every interpreter must see the views it is made of
-    run_body(call, top, {&result, 1});
-  else
-    dispatch(call, top, {&result, 1});
+  dispatch(call, top, {&result, 1});
   return result;
+}
+
+std::vector<Tensor> apply_all(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at) {
+  constexpr int top = static_cast<int>(Rank::autocast);
+  auto const list = operands_of(op, operands);
+  Call const call{op, list, attrs, at};
+  if (is_composite_view(op)) return run_body(call, top);
+  std::vector<Tensor> results(op.results);
+  dispatch(call, top, results);
+  return results;
 }
 
 ir::Var DispatchEmit::add(Tensor const& tensor) {
@@ -105,25 +141,27 @@ int DispatchEmit::op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir:
     }
     list.push_back({impl, input.scalar});
   }
-  Tensor result;
   Call const call{op, list, attrs, at};
-  if (op.kind == ir::Kind::view && !op.geometry)
-    run_body(call, from, {&result, 1});
+  auto const first = static_cast<int>(values.size());
+  std::vector<Tensor> results;
+  if (is_composite_view(op))
+    results = run_body(call, from);
   else
-    dispatch(call, from, {&result, 1});
-  values.push_back(result);
-  metas.push_back(result.impl()->meta);  // of a recorded result: symbolic
-  return static_cast<int>(values.size()) - 1;
+    results.resize(op.results), dispatch(call, from, results);
+  for (auto const& result : results) (void)add(result);
+  return first;
 }
 
-void run_body(Call const& call, int from, std::span<Tensor> results) {
+std::vector<Tensor> run_body(Call const& call, int from) {
   DispatchEmit emit(from, call.at);
   std::vector<ir::Var> in;
   for (auto const& operand : call.operands)
     in.push_back(operand.impl ? emit.add(Tensor(Ref<Impl>(operand.impl))) : ir::Var(nullptr, ir::Input{-1, operand.scalar}));
   ir::Body body{call.attrs, in};
   call.op.decompose(body);
-  for (std::size_t k = 0; k < results.size(); ++k) results[k] = emit.tensor(body.out[k]);
+  std::vector<Tensor> results;
+  for (auto const& out : body.out) results.push_back(emit.tensor(out));
+  return results;
 }
 
 std::optional<Tensor> view_of(Impl& parent, ir::OpDef const& op, ir::Attrs const& attrs) {

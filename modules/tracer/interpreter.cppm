@@ -55,6 +55,8 @@ class Active {
 void dispatch(Call const& call, int from, std::span<Tensor> results);
 /// Calls an op from the top: what every function on tensors is made of. Error when the call is not legal.
 Tensor apply(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at);
+/// As apply, for an op with several results.
+std::vector<Tensor> apply_all(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at);
 inline Tensor apply(ir::OpDef const& op, std::initializer_list<Arg> operands, ir::Attrs const& attrs = {}, At at = At::current()) {
   return apply(op, std::span(operands.begin(), operands.size()), attrs, at);
 }
@@ -67,7 +69,6 @@ class GradMode {
   explicit GradMode(bool enabled);
   ~GradMode();
   GradMode(GradMode const&) = delete;
-  GradMode& operator=(GradMode const&) = delete;
 
  private:
   bool outer_;
@@ -75,8 +76,9 @@ class GradMode {
 struct NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
 };
+/// create_graph records the backward too, for second derivatives.
 struct GradOptions {
-  bool create_graph = false;  ///< record the backward too, for second derivatives
+  bool create_graph = false;
 };
 /// d(output)/d(input) for each input, without touching any grad; undefined where output does not depend on it.
 std::vector<Tensor> gradients(Tensor const& output, std::span<Tensor const> inputs, Tensor const& seed = {}, GradOptions options = {}, At at = At::current());
@@ -85,6 +87,11 @@ std::vector<Tensor> gradients(Tensor const& output, std::span<Tensor const> inpu
 /// The one customisation point of parameter containers and compiled arguments.
 template <class T>
 concept HasFields = requires(T& value) { std::remove_const_t<T>::fields(value, [](std::string_view, auto&) {}); };
+
+template <class T>
+concept OptionalLike = requires(T& value) { value.has_value(), *value; };
+template <class T>
+concept SequenceLike = requires(T& value) { value.begin(), value.end(), value.size(); };
 
 /// Where a leaf lies: "args[0].layers[2].weight".
 struct Path {
@@ -103,17 +110,17 @@ void each_leaf(T& value, Path const& path, F& visit) {
     visit(path, value);
   } else if constexpr (HasFields<V>) {
     V::fields(value, [&](std::string_view name, auto& member) { each_leaf(member, {&path, name}, visit); });
-  } else if constexpr (requires { value.has_value(); *value; }) {
+  } else if constexpr (OptionalLike<V>) {
     std::string_view const state = value.has_value() ? "set" : "unset";
     visit(path, state);
     if (value.has_value()) each_leaf(*value, path, visit);
-  } else if constexpr (requires { typename V::mapped_type; value.begin(); }) {
+  } else if constexpr (requires { typename V::mapped_type; }) {
     for (auto& [key, item] : value) {
       std::string const name = std::format("{}", key);
       visit(path, name);
       each_leaf(item, {&path, name}, visit);
     }
-  } else if constexpr (requires { value.begin(); value.end(); value.size(); }) {
+  } else if constexpr (SequenceLike<V>) {
     std::string const length = std::format("length {}", value.size());
     visit(path, length);
     std::int64_t index = 0;
@@ -124,7 +131,7 @@ void each_leaf(T& value, Path const& path, F& visit) {
   }
 }
 
-/// Every tensor of a value, with its path.
+/// Every tensor of a value, with its path and (tensors_of) without.
 template <class T>
 std::vector<std::pair<std::string, Tensor>> named_tensors(T& value) {
   std::vector<std::pair<std::string, Tensor>> list;
@@ -134,9 +141,7 @@ std::vector<std::pair<std::string, Tensor>> named_tensors(T& value) {
   each_leaf(value, {}, visit);
   return list;
 }
-/// Every tensor of a value.
-template <class T>
-std::vector<Tensor> tensors_of(T& value) {
+std::vector<Tensor> tensors_of(auto& value) {
   std::vector<Tensor> list;
   for (auto& [name, tensor] : named_tensors(value)) list.push_back(tensor);
   return list;

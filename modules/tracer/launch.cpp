@@ -38,8 +38,8 @@ void Session::Data::publish(Break reason_to_end) {
   state.record_seconds.fetch_add(seconds);
   std::scoped_lock const lock(state.mutex);
   for (Segment* other = site->first.load(std::memory_order_acquire); other && other != newest; other = other->next.load(std::memory_order_acquire))
-    if (other->events.size() == made.events.size() && other->guards.tensors.size() == made.guards.tensors.size() && to_string(other->graph) == to_string(made.graph) &&
-        other->end.kind == made.end.kind && other->end.at.line == made.end.at.line) {
+    if (other->events.size() == made.events.size() && other->guards.tensors.size() == made.guards.tensors.size() &&
+        to_string(other->graph) == to_string(made.graph) && other->end.kind == made.end.kind && other->end.at.line == made.end.at.line) {
       segment = other;
       return;
     }
@@ -57,7 +57,9 @@ void Session::Data::publish(Break reason_to_end) {
   ++site->count;
   site->first.store(segment, std::memory_order_release);
   site->hot.store(segment, std::memory_order_release);
-  if (base::log_enabled("guards")) base::log_line("guards", std::format("{}: segment {}\n{}", state.options.name, segment->number, guards::to_string(segment->guards, segment->graph.symbols)));
+  if (base::log_enabled("guards"))
+    base::log_line("guards",
+                   std::format("{}: segment {}\n{}", state.options.name, segment->number, guards::to_string(segment->guards, segment->graph.symbols)));
   if (base::log_enabled("graph")) base::log_line("graph", std::format("{}: segment {}\n{}", state.options.name, segment->number, to_string(segment->graph)));
 }
 
@@ -111,7 +113,8 @@ void Session::Data::launch(Segment& from) {
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       auto& storage = *frame.slots[static_cast<std::size_t>(outputs[k])]->storage;
       auto const& value = done.outputs[k];
-      bool const own = done.storage[k] && value.data == done.storage[k]->data() && base::is_contiguous(value.sizes, value.strides) && taken.insert(done.storage[k].get()).second;
+      bool const own = done.storage[k] && value.data == done.storage[k]->data() && base::is_contiguous(value.sizes, value.strides) &&
+                       taken.insert(done.storage[k].get()).second;
       if (own) {
         storage.buffer = done.storage[k];
       } else {

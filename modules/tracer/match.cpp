@@ -9,8 +9,8 @@ namespace tenon::tracer {
 
 namespace {
 std::string differs(Event const& event, Call const& call) {
-  return std::format("the stream differs: expected {} at {}, actual {} at {}", event.op ? event.op->name : "a first look at a tensor", base::short_place(event.at), call.op.name,
-      base::short_place(call.at));
+  return std::format("the stream differs: expected {} at {}, actual {} at {}", event.op ? event.op->name : "a first look at a tensor",
+                     base::short_place(event.at), call.op.name, base::short_place(call.at));
 }
 }  // namespace
 
@@ -56,12 +56,12 @@ bool Session::Data::match_touch(Impl& impl) {
   if (slot ? slot->id != impl.id : !bind_slot(event.slots[0], impl)) return false;
   if (!constraints_hold(event.constraints)) return false;
   ++frame.event;
-  ++state.replayed_ops;
+  ++replayed_ops;
   return true;
 }
 
 // Compares one call with the next recorded event and hands out this call's proxy; nothing is executed.
-bool Session::Data::match(Call const& call, std::span<Tensor> results, Impl* adopted) {
+bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted) {
   if (frame.event >= segment->events.size()) {
     reason = std::format("the stream goes on: {} at {} behind the end of the segment", call.op.name, base::short_place(call.at));
     return false;
@@ -79,8 +79,8 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, Impl* ado
     if ((index < 0) != !operand.impl) return refuse();
     if (index < 0) {
       if (!guards::agrees(event.scalars[k], operand.scalar, symbols, frame.bindings)) {
-        reason = std::format("number mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at), symbols.to_string(event.scalars[k]),
-            symbols.to_string(operand.scalar));
+        reason = std::format("number mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at),
+                             symbols.to_string(event.scalars[k]), symbols.to_string(operand.scalar));
         return false;
       }
     } else if (auto const& slot = frame.slots[static_cast<std::size_t>(index)]) {
@@ -93,28 +93,31 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, Impl* ado
   if (want.ints.size() != have.ints.size() || want.nums.size() != have.nums.size() || want.text.data() != have.text.data()) return refuse();
   for (std::size_t k = 0; k < want.ints.size(); ++k)
     if (!guards::agrees(want.ints[k], have.ints[k].value, symbols, frame.bindings)) {
-      reason = std::format("attribute mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at), symbols.to_string(want.ints[k]), have.ints[k].value);
+      reason = std::format("attribute mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at), symbols.to_string(want.ints[k]),
+                           have.ints[k].value);
       return false;
     }
   for (std::size_t k = 0; k < want.nums.size(); ++k)
     if (!guards::agrees(want.nums[k], have.nums[k], symbols, frame.bindings)) {
       reason = std::format("number mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at), symbols.to_string(want.nums[k]),
-          symbols.to_string(have.nums[k]));
+                           symbols.to_string(have.nums[k]));
       return false;
     }
   if (!constraints_hold(event.constraints)) return false;
 
   if (&call.op == &copy_row) {
     Impl& target = *call.operands[0].impl;
-    if (!adopted) {
+    if (adopted.empty()) {
       ++target.storage->version;
       written.insert(target.storage.get());
       results[0] = Tensor(Ref<Impl>(&target));
     }
-  } else if (adopted) {
-    frame.slots[static_cast<std::size_t>(event.result)] = Ref<Impl>(adopted);
-  } else {
-    auto const& slot = segment->slots[static_cast<std::size_t>(event.result)];
+  } else if (!adopted.empty()) {
+    for (std::size_t k = 0; k < adopted.size(); ++k) frame.slots[static_cast<std::size_t>(event.result) + k] = adopted[k];
+  }
+  for (std::int32_t k = 0; adopted.empty() && k < event.results; ++k) {
+    auto const place = static_cast<std::size_t>(event.result + k);
+    auto const& slot = segment->slots[place];
     Tensor result;
     if (call.op.geometry) {
       auto view = view_of(*call.operands[0].impl, call.op, call.attrs);
@@ -133,11 +136,11 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, Impl* ado
       storage->pending = &self;
       result = Tensor(base::make_ref<Impl>(fresh_id(), std::move(meta), 0, std::move(storage)));
     }
-    frame.slots[static_cast<std::size_t>(event.result)] = result.ref();
-    results[0] = std::move(result);
+    frame.slots[place] = result.ref();
+    results[static_cast<std::size_t>(k)] = std::move(result);
   }
   ++frame.event;
-  ++state.replayed_ops;
+  ++replayed_ops;
   return true;
 }
 
@@ -153,7 +156,8 @@ std::vector<Replayed> Session::Data::replayed() const {
                                                  : Operand{frame.slots[static_cast<std::size_t>(event.slots[k])].get(), {}});
     for (auto& number : call.attrs.ints) number = symbols.evaluate(number, frame.bindings);
     for (auto& number : call.attrs.nums) number = symbols.evaluate(number, frame.bindings);
-    if (event.op) call.result = event.result >= 0 ? frame.slots[static_cast<std::size_t>(event.result)] : Ref<Impl>(call.operands[0].impl);
+    for (std::int32_t k = 0; k < event.results; ++k) call.results.push_back(frame.slots[static_cast<std::size_t>(event.result + k)]);
+    if (event.op == &copy_row) call.results.emplace_back(call.operands[0].impl);
     calls.push_back(std::move(call));
   }
   return calls;

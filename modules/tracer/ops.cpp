@@ -36,7 +36,8 @@ Tensor log_softmax(Tensor const& x, int dim, At at) { return apply(ops::log_soft
 
 Tensor linear(Tensor const& x, Tensor const& weight, Tensor const& bias, At at) { return apply(ops::linear, {x, weight, optional(bias, at)}, {}, at); }
 Tensor conv2d(Tensor const& x, Tensor const& weight, Tensor const& bias, Window const& window, At at) {
-  return apply(ops::conv2d, {x, weight, optional(bias, at)}, Attrs{}.with(window.stride).with(window.padding).with(window.dilation).with(Dim(window.groups)), at);
+  return apply(ops::conv2d, {x, weight, optional(bias, at)}, Attrs{}.with(window.stride).with(window.padding).with(window.dilation).with(Dim(window.groups)),
+               at);
 }
 Tensor max_pool2d(Tensor const& x, DimList const& kernel, DimList const& stride, DimList const& padding, At at) {
   return apply(ops::max_pool2d, {x}, Attrs{}.with(kernel).with(stride).with(padding), at);
@@ -49,7 +50,7 @@ Tensor layer_norm(Tensor const& x, DimList const& normalized_shape, Tensor const
 }
 Tensor cross_entropy(Tensor const& x, Tensor const& target, LossOptions const& options, At at) {
   return apply(ops::cross_entropy, {x, target, optional(options.weight, at)},
-      Attrs{}.with(Dim(options.ignore_index)).with(Dim(static_cast<int>(options.reduction))).with_num(options.label_smoothing), at);
+               Attrs{}.with(Dim(options.ignore_index)).with(Dim(static_cast<int>(options.reduction))).with_num(options.label_smoothing), at);
 }
 Tensor mse_loss(Tensor const& x, Tensor const& target, Reduction reduction, At at) {
   return apply(ops::mse_loss, {x, target}, Attrs{}.with(Dim(static_cast<int>(reduction))), at);
@@ -61,7 +62,7 @@ Tensor dropout(Tensor const& x, double p, bool training, At at) {
 }
 Tensor scaled_dot_product_attention(Tensor const& q, Tensor const& k, Tensor const& v, AttentionOptions const& options, At at) {
   return apply(ops::scaled_dot_product_attention, {q, k, v, optional(options.mask, at)},
-      Attrs{}.with(Dim(options.causal)).with(Dim(options.enable_gqa)).with_num(0.0).with_num(optional(options.scale)), at);
+               Attrs{}.with(Dim(options.causal)).with(Dim(options.enable_gqa)).with_num(0.0).with_num(optional(options.scale)), at);
 }
 
 Tensor reshape(Tensor const& x, DimList const& sizes, At at) { return apply(ops::reshape, {x}, Attrs{}.with(sizes), at); }
@@ -71,7 +72,9 @@ Tensor transpose(Tensor const& x, int dim0, int dim1, At at) { return apply(ops:
 Tensor expand(Tensor const& x, DimList const& sizes, At at) { return apply(ops::expand, {x}, Attrs{}.with(sizes), at); }
 Tensor unsqueeze(Tensor const& x, int dim, At at) { return apply(ops::unsqueeze, {x}, Attrs{}.with(Dim(dim)), at); }
 Tensor squeeze(Tensor const& x, DimList const& dims, At at) { return apply(ops::squeeze, {x}, Attrs{}.with(dims), at); }
-Tensor slice(Tensor const& x, int dim, Dim start, Dim end, Dim step, At at) { return apply(ops::slice, {x}, Attrs{}.with(Dim(dim)).with(start).with(end).with(step), at); }
+Tensor slice(Tensor const& x, int dim, Dim start, Dim end, Dim step, At at) {
+  return apply(ops::slice, {x}, Attrs{}.with(Dim(dim)).with(start).with(end).with(step), at);
+}
 Tensor select(Tensor const& x, int dim, Dim index, At at) { return apply(ops::select, {x}, Attrs{}.with(Dim(dim)).with(index), at); }
 namespace {
 Tensor joined(ir::OpDef const& op, std::span<Tensor const> tensors, int dim, At at) {

@@ -42,7 +42,9 @@ inline Tensor sigmoid(Tensor const& x, At at = At::current()) { return apply(ir:
 inline Tensor relu(Tensor const& x, At at = At::current()) { return apply(ir::ops::relu, {x}, {}, at); }
 inline Tensor silu(Tensor const& x, At at = At::current()) { return apply(ir::ops::silu, {x}, {}, at); }
 enum class Gelu { exact, tanh };
-inline Tensor gelu(Tensor const& x, Gelu form = Gelu::exact, At at = At::current()) { return apply(ir::ops::gelu, {x}, ir::Attrs{}.with(Dim(form == Gelu::tanh)), at); }
+inline Tensor gelu(Tensor const& x, Gelu form = Gelu::exact, At at = At::current()) {
+  return apply(ir::ops::gelu, {x}, ir::Attrs{}.with(Dim(form == Gelu::tanh)), at);
+}
 Tensor clamp(Tensor const& x, std::optional<double> min, std::optional<double> max = {}, At at = At::current());
 Tensor to(Tensor const& x, DType dtype, At at = At::current());
 inline Tensor clone(Tensor const& x, At at = At::current()) { return apply(ir::ops::clone, {x}, {}, at); }
@@ -67,7 +69,8 @@ struct Window {
 Tensor conv2d(Tensor const& x, Tensor const& weight, Tensor const& bias = {}, Window const& window = {}, At at = At::current());
 Tensor max_pool2d(Tensor const& x, DimList const& kernel, DimList const& stride = {}, DimList const& padding = 0, At at = At::current());
 Tensor avg_pool2d(Tensor const& x, DimList const& kernel, DimList const& stride = {}, DimList const& padding = 0, At at = At::current());
-Tensor layer_norm(Tensor const& x, DimList const& normalized_shape, Tensor const& weight = {}, Tensor const& bias = {}, double eps = 1e-5, At at = At::current());
+Tensor layer_norm(Tensor const& x, DimList const& normalized_shape, Tensor const& weight = {}, Tensor const& bias = {}, double eps = 1e-5,
+                  At at = At::current());
 enum class Reduction { none, mean, sum };
 struct LossOptions {
   std::int64_t ignore_index = -100;

@@ -14,7 +14,7 @@ void Session::Data::start_recording() {
   phase = Phase::record;
   over_limit = false;
   draft = std::make_unique<Segment>();
-  draft->guards.mode.grad_enabled = grad_enabled();
+  draft->guards.mode = mode;
   draft->graph.name = state.options.name;
   if (site == &state.root)
     for (auto const& [name, text] : arguments.values) draft->guards.values.push_back({name, text});
@@ -41,8 +41,11 @@ bool Session::Data::at_limit(Call const& call) {
     same += first != s->events.end() && first->op == &call.op && first->at.line == call.at.line && first->at.column == call.at.column;
   }
   if (same < state.options.recompile_limit && all < 256) return false;
-  if (state.options.fullgraph) fail("{}: fullgraph: the recompile limit of {} is reached; the last state differed in: {}", state.options.name, state.options.recompile_limit, reason);
-  if (!site->limited) base::log("recompiles", "{}: the recompile limit of {} is reached, new states run eagerly; the last one differed in: {}", state.options.name, state.options.recompile_limit, reason);
+  if (state.options.fullgraph)
+    fail("{}: fullgraph: the recompile limit of {} is reached; the last state differed in: {}", state.options.name, state.options.recompile_limit, reason);
+  if (!site->limited)
+    base::log("recompiles", "{}: the recompile limit of {} is reached, new states run eagerly; the last one differed in: {}", state.options.name,
+              state.options.recompile_limit, reason);
   site->limited = true;
   ++state.eager_calls;
   return true;
@@ -81,7 +84,8 @@ std::int32_t Session::Data::input_slot(Impl& impl, At at) {
     any = true;
     symbolic[d] = Dim(sizes[d].value);
     for (int number = 0; std::cmp_less(number, symbols.names().size()); ++number)  // equal sizes share a symbol
-      if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == sizes[d].value) symbolic[d] = symbols.whole_symbol(number);
+      if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == sizes[d].value)
+        symbolic[d] = symbols.whole_symbol(number);
     if (symbolic[d].node < 0) symbolic[d] = symbols.symbol(sizes[d].value);
   }
   slot.meta = impl.meta;
@@ -176,11 +180,15 @@ ir::Attrs Session::Data::generalised(ir::Attrs const* earlier, Call const& call)
   for (auto const& parameter : ir::signature(call.op).parameters) switch (parameter.type) {
       case Type::tensor:
       case Type::tensors:
-      case Type::text: break;
-      case Type::real:
-        result.nums.push_back(generalised(earlier && num_at < earlier->nums.size() ? &earlier->nums[num_at] : nullptr, call.attrs.nums[num_at]));
+      case Type::text:
+        break;
+      case Type::real: {
+        auto const& now = call.attrs.nums[num_at];
+        bool const may_vary = earlier && num_at < earlier->nums.size() && !(parameter.fixed && now.kind == ScalarKind::real);
+        result.nums.push_back(generalised(may_vary ? &earlier->nums[num_at] : nullptr, now));
         ++num_at;
         break;
+      }
       case Type::wholes:
       case Type::sizes: {
         auto const length = call.attrs.ints[at].value;
@@ -188,19 +196,45 @@ ir::Attrs Session::Data::generalised(ir::Attrs const* earlier, Call const& call)
         for (std::int64_t k = 0; k < length; ++k) next(parameter.type);
         break;
       }
-      default: next(parameter.type);
+      default:
+        next(parameter.type);
     }
   return result;
 }
 
-void Session::Data::record(Call const& call, std::span<Tensor> results, Impl* adopted) {
+// A slot for one result of a call: a view over its operand's memory, or a proxy that the launch will fill.
+Ref<Impl> Session::Data::new_result(Event& event, Call const& call, std::int32_t value, Ref<Impl> result) {
+  auto const index = static_cast<std::int32_t>(draft->slots.size());
+  auto const& meta = draft->graph.values[static_cast<std::size_t>(value)].meta;
+  if (!result && call.op.geometry)
+    if (auto view = view_of(*call.operands[0].impl, call.op, call.attrs)) result = view->ref();
+  if (!result) {
+    auto plain = base::make_ref<ir::Meta>(*meta);
+    for (auto& size : plain->sizes) size = Dim(size.value);
+    for (auto& stride : plain->strides) stride = Dim(stride.value);
+    auto storage = base::make_ref<Storage>();
+    storage->pending = &self;
+    result = base::make_ref<Impl>(fresh_id(), ir::MetaRef(plain), 0, std::move(storage));
+  }
+  event.view = call.op.geometry && result->storage == call.operands[0].impl->storage;
+  std::int32_t const root = event.view ? draft->slots[static_cast<std::size_t>(event.slots[0])].root : index;
+  draft->slots.push_back({.root = root, .value = value, .meta = meta});
+  current.push_back(value);
+  versions.push_back(0);
+  origins.push_back(event.view ? Origin{event.slots[0], &call.op, event.attrs, versions[static_cast<std::size_t>(root)]} : Origin{});
+  slot_of.emplace(result->id, index);
+  frame.slots.push_back(result);
+  return result;
+}
+
+void Session::Data::record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted) {
   auto& graph = draft->graph;
-  if (!adopted && draft->events.empty() && at_limit(call)) {
+  if (adopted.empty() && std::ranges::none_of(draft->events, [](Event const& event) { return event.op != nullptr; }) && at_limit(call)) {
     scope.reset();
     phase = Phase::eager;
     return;
   }
-  ++state.recorded_ops;
+  ++recorded_ops;
   Event event;
   event.op = &call.op;
   event.at = call.at;
@@ -228,44 +262,30 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, Impl* ad
   if (&call.op == &copy_row) {
     auto const index = static_cast<std::size_t>(event.slots[0]);
     auto const& target = *draft->slots[index].meta;
-    (void)ir::infer(copy_row, std::array<ir::Meta const*, 2>{&target, graph.values[static_cast<std::size_t>(in[1].value)].meta.get()}, std::array<Scalar, 2>{}, {});
+    (void)ir::infer(copy_row, std::array<ir::Meta const*, 2>{&target, graph.values[static_cast<std::size_t>(in[1].value)].meta.get()}, std::array<Scalar, 2>{},
+                    {});
     auto const meta_of_source = [&] { return graph.values[static_cast<std::size_t>(in[1].value)].meta; };
     if (meta_of_source()->dtype != target.dtype) in[1].value = graph.add(ir::ops::to, {in[1]}, ir::Attrs{}.with(target.dtype), call.at);
-    if (ir::values(meta_of_source()->sizes) != ir::values(target.sizes)) in[1].value = graph.add(ir::ops::expand, {in[1]}, ir::Attrs{}.with(target.sizes), call.at);
+    if (ir::values(meta_of_source()->sizes) != ir::values(target.sizes))
+      in[1].value = graph.add(ir::ops::expand, {in[1]}, ir::Attrs{}.with(target.sizes), call.at);
     current[index] = in[1].value;
     ++versions[index];
     if (draft->slots[index].input) draft->slots[index].written = draft->writes = true;
-    if (!adopted) {
+    if (adopted.empty()) {
       ++call.operands[0].impl->storage->version;
       written.insert(call.operands[0].impl->storage.get());
       results[0] = Tensor(Ref<Impl>(call.operands[0].impl));
     }
   } else {
     auto const value = graph.add(call.op, std::move(in), event.attrs, call.at);
-    auto const index = static_cast<std::int32_t>(draft->slots.size());
-    auto const& meta = graph.values[static_cast<std::size_t>(value)].meta;
-    Ref<Impl> result(adopted);
-    if (!result && call.op.geometry)
-      if (auto view = view_of(*call.operands[0].impl, call.op, call.attrs)) result = view->ref();
-    if (!result) {
-      auto plain = base::make_ref<ir::Meta>(*meta);
-      for (auto& size : plain->sizes) size = Dim(size.value);
-      for (auto& stride : plain->strides) stride = Dim(stride.value);
-      auto storage = base::make_ref<Storage>();
-      storage->pending = &self;
-      result = base::make_ref<Impl>(fresh_id(), ir::MetaRef(plain), 0, std::move(storage));
+    event.result = static_cast<std::int32_t>(draft->slots.size());
+    event.results = graph.nodes.back().results;
+    if (earlier && earlier->result != event.result) shadow = nullptr;
+    for (std::int32_t k = 0; k < event.results; ++k) {
+      auto const place = static_cast<std::size_t>(k);
+      auto result = new_result(event, call, value + k, adopted.empty() ? Ref<Impl>() : adopted[place]);
+      if (adopted.empty()) results[place] = Tensor(std::move(result));
     }
-    event.view = call.op.geometry && result->storage == call.operands[0].impl->storage;
-    std::int32_t const root = event.view ? draft->slots[static_cast<std::size_t>(event.slots[0])].root : index;
-    event.result = index;
-    draft->slots.push_back({.root = root, .value = value, .meta = meta});
-    current.push_back(value);
-    versions.push_back(0);
-    origins.push_back(event.view ? Origin{event.slots[0], &call.op, event.attrs, versions[static_cast<std::size_t>(root)]} : Origin{});
-    slot_of.emplace(result->id, index);
-    frame.slots.push_back(result);
-    if (!adopted) results[0] = Tensor(std::move(result));
-    if (earlier && earlier->result != index) shadow = nullptr;
   }
   event.constraints = static_cast<std::int32_t>(graph.symbols.constraints.size());
   draft->events.push_back(std::move(event));

@@ -23,7 +23,8 @@ struct Event {
   base::InlineVector<std::int32_t, 4> slots;  ///< per operand; -1: the number of the same place in `scalars`
   std::vector<Scalar> scalars;
   ir::Attrs attrs;
-  std::int32_t result = -1;      ///< slot of the result
+  std::int32_t result = -1;      ///< slot of the first result
+  std::int32_t results = 0;      ///< how many there are, in slots side by side; a write and a look have none
   std::int32_t constraints = 0;  ///< how many constraints are due once this event has matched
   bool view = false;             ///< the result shares its operand's memory
   At at;
@@ -32,13 +33,13 @@ struct Event {
 /// A tensor object of a segment, in order of first appearance.
 struct Slot {
   bool input = false;
-  std::int32_t argument = -1;   ///< which compiled argument it was, if any
-  std::int32_t guard = -1;      ///< its guard, if it is an input
-  std::int32_t root = -1;       ///< the slot whose memory it shares (itself unless a view)
-  std::int32_t value = -1;      ///< the graph value that held it when it was made
-  std::int32_t final_value = -1;///< of a root: the value that holds it at the end
-  bool written = false;         ///< of an input: copied back at launch
-  ir::MetaRef meta;             ///< with symbols
+  std::int32_t argument = -1;     ///< which compiled argument it was, if any
+  std::int32_t guard = -1;        ///< its guard, if it is an input
+  std::int32_t root = -1;         ///< the slot whose memory it shares (itself unless a view)
+  std::int32_t value = -1;        ///< the graph value that held it when it was made
+  std::int32_t final_value = -1;  ///< of a root: the value that holds it at the end
+  bool written = false;           ///< of an input: copied back at launch
+  ir::MetaRef meta;               ///< with symbols
 };
 
 /// Runs a lowered graph: inputs as the graph's, outputs row-major or views into `storage`.
@@ -55,10 +56,10 @@ struct Segment {
   guards::GuardSet guards;
   ir::Graph graph;  ///< outputs: none; each launch adds those that are still needed
   Break end;
-  bool writes = false;        ///< whether any input is written
-  bool symbolic = false;      ///< whether any size is an expression
+  bool writes = false;                    ///< whether any input is written
+  bool symbolic = false;                  ///< whether any size is an expression
   std::vector<std::int32_t> input_slots;  ///< per input of the graph
-  int number = 0;             ///< place in the order of compilation
+  int number = 0;                         ///< place in the order of compilation
   double compile_seconds = 0;
   std::atomic<Segment*> next{nullptr};
   struct Lowered {
@@ -72,7 +73,7 @@ struct Segment {
 /// Where segments start: the function's entry or a break.
 struct Site {
   std::atomic<Segment*> first{nullptr}, hot{nullptr};
-  std::int32_t count = 0;                              ///< under the State's mutex
+  std::int32_t count = 0;                                 ///< under the State's mutex
   std::map<std::int32_t, std::vector<base::Shape>> seen;  ///< sizes of each argument at recordings, likewise
   bool limited = false;
   ~Site();
@@ -106,7 +107,7 @@ struct State : base::RefCounted {
   std::map<std::tuple<std::string, std::uint32_t, std::uint32_t, BreakKind>, std::unique_ptr<Site>> sites;
   std::vector<Segment*> segments;  ///< in order of compilation, owned by their sites
   std::vector<Recompile> recompiles;
-  std::vector<Break> breaks;       ///< each place once
+  std::vector<Break> breaks;  ///< each place once
   std::atomic<std::int64_t> calls{0}, launches{0}, replayed_ops{0}, recorded_ops{0}, relowered{0}, eager_calls{0};
   std::atomic<double> record_seconds{0}, launch_seconds{0}, compile_seconds{0};
 };
@@ -114,7 +115,7 @@ struct State : base::RefCounted {
 /// The tensors and values of a call, in the order of its arguments' fields.
 struct Arguments {
   std::vector<Impl*> tensors;
-  std::vector<std::string> names;       ///< of tensors
+  std::vector<std::string> names;                           ///< of tensors
   std::vector<std::pair<std::string, std::string>> values;  ///< name and text of what is guarded by value
 };
 

@@ -13,12 +13,15 @@ namespace {
 thread_local Session* this_session = nullptr;
 
 bool same_place(Break const& a, Break const& b) {
-  return a.kind == b.kind && (a.kind == BreakKind::returned || (a.at.line == b.at.line && a.at.column == b.at.column && std::string_view(a.at.file) == b.at.file));
+  return a.kind == b.kind &&
+         (a.kind == BreakKind::returned || (a.at.line == b.at.line && a.at.column == b.at.column && std::string_view(a.at.file) == b.at.file));
 }
 std::string message(std::string_view name, Break const& cause) {
   return std::format("{}: fullgraph: {} at {}\n{}    hint: {}", name, cause.reason, base::short_place(cause.at), base::caret(cause.at), cause.hint);
 }
-Break aliasing(At at) { return {BreakKind::aliasing, "inputs share memory and one of them is written", "pass separate tensors, or write before the others are read", at}; }
+Break aliasing(At at) {
+  return {BreakKind::aliasing, "inputs share memory and one of them is written", "pass separate tensors, or write before the others are read", at};
+}
 // A write whose source is another tensor over the same memory that holds its elements already.
 bool overlapping(Call const& call) {
   if (&call.op != &copy_row) return false;
@@ -42,6 +45,8 @@ Session::Session(State& state, Arguments arguments) : data_(new Data{.self = *th
   data_->begin();
 }
 Session::~Session() {
+  data_->state.replayed_ops += data_->replayed_ops;
+  data_->state.recorded_ops += data_->recorded_ops;
   data_->scope.reset();
   this_session = nullptr;
 }
@@ -50,6 +55,7 @@ bool Session::fullgraph() const { return data_->state.options.fullgraph && data_
 
 // Chooses a segment of the site by its guards, the one that served last first; none: records.
 void Session::Data::begin() {
+  mode = {grad_enabled()};
   frame = {};
   input_of.clear();
   written.clear();
@@ -63,7 +69,6 @@ void Session::Data::begin() {
 }
 
 bool Session::Data::enter(Segment& candidate, Frame& fresh) {
-  guards::ModeGuard const mode{grad_enabled()};
   auto const refuse = [&](std::string why) {
     reason = std::move(why);
     return false;
@@ -71,7 +76,8 @@ bool Session::Data::enter(Segment& candidate, Frame& fresh) {
   if (candidate.guards.mode != mode) return refuse(guards::mismatch(candidate.guards.mode, mode));
   if (site == &state.root)
     for (std::size_t k = 0; k < candidate.guards.values.size(); ++k)
-      if (candidate.guards.values[k].expected != arguments.values[k].second) return refuse(guards::mismatch(candidate.guards.values[k], arguments.values[k].second));
+      if (candidate.guards.values[k].expected != arguments.values[k].second)
+        return refuse(guards::mismatch(candidate.guards.values[k], arguments.values[k].second));
   fresh.slots.assign(candidate.slots.size(), nullptr);
   fresh.bindings = guards::unbound(candidate.graph.symbols);
   fresh.event = 0;
@@ -107,7 +113,7 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
     input_of.clear();
     bool matches = true;
     for (auto const& call : calls) {
-      matches = call.op ? match({*call.op, call.operands, call.attrs, call.at}, {}, call.result.get()) : match_touch(*call.operands[0].impl);
+      matches = call.op ? match({*call.op, call.operands, call.attrs, call.at}, {}, call.results) : match_touch(*call.operands[0].impl);
       if (!matches) break;
     }
     if (matches && fits()) return true;
@@ -117,10 +123,11 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
   frame = kept;
   shadow = failed;
   start_recording();
-  if (!calls.empty() && calls[0].op) over_limit = at_limit({*calls[0].op, calls[0].operands, calls[0].attrs, calls[0].at});
+  if (auto const first = std::ranges::find_if(calls, [](Replayed const& call) { return call.op != nullptr; }); first != calls.end())
+    over_limit = at_limit({*first->op, first->operands, first->attrs, first->at});
   for (auto const& call : calls)
     if (call.op)
-      record({*call.op, call.operands, call.attrs, call.at}, {}, call.result.get());
+      record({*call.op, call.operands, call.attrs, call.at}, {}, call.results);
     else
       slot_for(*call.operands[0].impl, call.at);
   if (over_limit) {  // the prefix is owed; the rest of this call runs eagerly
@@ -171,11 +178,11 @@ void Session::bind(Call const& call, int below, std::span<Tensor> results) {
       continue;
     }
     if (data.phase == Phase::replay) {
-      auto const matches = [&] { return data.match(call, results, nullptr); };
+      auto const matches = [&] { return data.match(call, results, {}); };
       if (matches() || data.diverge(matches)) return;
       continue;
     }
-    data.record(call, results, nullptr);
+    data.record(call, results, {});
     if (data.phase == Phase::record) return;
   }
   dispatch(call, below, results);
@@ -198,9 +205,10 @@ std::optional<At> Session::made_at(Impl const& impl) const {
   auto const& events = data.phase == Phase::replay ? data.segment->events : data.draft->events;
   std::size_t const count = data.phase == Phase::replay ? data.frame.event : events.size();
   for (std::size_t k = count; k-- > 0;) {
-    if (events[k].result < 0) continue;
-    auto const& slot = data.frame.slots[static_cast<std::size_t>(events[k].result)];
-    if (slot && slot->id == impl.id) return events[k].at;
+    for (std::int32_t r = 0; r < events[k].results; ++r) {
+      auto const& slot = data.frame.slots[static_cast<std::size_t>(events[k].result + r)];
+      if (slot && slot->id == impl.id) return events[k].at;
+    }
   }
   return std::nullopt;
 }

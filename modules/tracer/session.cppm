@@ -21,18 +21,18 @@ std::optional<Tensor> view_of(Impl& parent, ir::OpDef const& op, ir::Attrs const
 /// Copies with conversion and broadcasting.
 void copy_elements(ir::Strided const& from, ir::Strided const& to);
 /// The one op that writes: copy_(input, src).
-extern const ir::OpDef copy_row;
+extern ir::OpDef const copy_row;
 
 /// The call behind a tensor that needs a gradient: what its rule reads, and where the gradients go.
 struct TapeNode : base::RefCounted {
-  struct Edge {            ///< one operand
-    Ref<TapeNode> node;    ///< the call that made it,
+  struct Edge {          ///< one operand
+    Ref<TapeNode> node;  ///< the call that made it,
     int result = 0;
-    Ref<Impl> leaf;        ///< or the leaf that it is,
-    bool wanted = false;   ///< or neither: no gradient flows there
-    ir::MetaRef meta;      ///< null: a number
+    Ref<Impl> leaf;       ///< or the leaf that it is,
+    bool wanted = false;  ///< or neither: no gradient flows there
+    ir::MetaRef meta;     ///< null: a number
     Scalar scalar{};
-    Ref<Impl> saved;       ///< a detached alias, where the rule reads the operand
+    Ref<Impl> saved;  ///< a detached alias, where the rule reads the operand
     std::uint64_t version = 0;
   };
   ir::OpDef const* op = nullptr;
@@ -59,21 +59,19 @@ struct DispatchEmit final : ir::Emit {
   Tensor const& tensor(ir::Var const& var) const { return values[static_cast<std::size_t>(var.input.value)]; }
 };
 /// Runs a composite op's body from rank `from`.
-void run_body(Call const& call, int from, std::span<Tensor> results);
-
+std::vector<Tensor> run_body(Call const& call, int from);
 /// The tensors and numbers of one run of a segment.
 struct Frame {
   std::vector<Ref<Impl>> slots;
   ir::Bindings bindings;
   std::size_t event = 0;  ///< events matched so far
 };
-
-/// A matched event as it was called this time.
+/// A matched event as it was called this time; whoever matches or records it anew adopts its results.
 struct Replayed {
   ir::OpDef const* op;
   std::vector<Operand> operands;
   ir::Attrs attrs;
-  Ref<Impl> result;
+  std::vector<Ref<Impl>> results;
   At at;
 };
 
@@ -85,11 +83,12 @@ struct Session::Data {
   State& state;
   Arguments arguments;
   Phase phase = Phase::eager;
+  guards::ModeGuard mode{};  ///< of the thread, where the segment began
   Site* site = nullptr;
   Segment* segment = nullptr;  ///< the candidate being replayed
   Frame frame{};
-  std::string reason{};        ///< why the last candidate did not fit
-  Break cause{};               ///< of the break that led here
+  std::string reason{};  ///< why the last candidate did not fit
+  Break cause{};         ///< of the break that led here
   struct Owner {
     std::uint64_t id;
     bool shared = false;  ///< another bound input lies in the same memory
@@ -97,6 +96,7 @@ struct Session::Data {
   std::unordered_map<Storage*, Owner> input_of{};  ///< bound inputs by memory, where writes matter
   std::unordered_set<Storage*> written{};
   std::optional<Active> active{};
+  std::int64_t replayed_ops = 0, recorded_ops = 0;  ///< of this call, added to the State at its end
   // while recording
   std::unique_ptr<Segment> draft{};
   std::optional<ir::Symbols::Scope> scope{};
@@ -112,7 +112,7 @@ struct Session::Data {
   Segment const* shadow = nullptr;                  ///< an earlier segment that is compared with this recording
   Segment* newest = nullptr;                        ///< the site's first segment when recording began
   std::chrono::steady_clock::time_point began{};
-  bool over_limit = false;                          ///< the site has as many segments as it may: this recording is run, not kept
+  bool over_limit = false;                                        ///< the site has as many segments as it may: this recording is run, not kept
   std::unordered_map<std::uint64_t, std::int32_t> argument_of{};  ///< tensors of the arguments by identity
 
   // session.cpp
@@ -125,17 +125,18 @@ struct Session::Data {
   bool started() const;
   void note_input(Impl& impl);
   // match.cpp
-  bool match(Call const& call, std::span<Tensor> results, Impl* adopted);
+  bool match(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
   bool match_touch(Impl& impl);
   bool bind_slot(std::int32_t slot, Impl& impl);
   bool constraints_hold(std::int32_t until);
   std::vector<Replayed> replayed() const;
   // record.cpp
   void start_recording();
-  void record(Call const& call, std::span<Tensor> results, Impl* adopted);
-  std::int32_t slot_for(Impl& impl, At at);   ///< a tensor that the host looks at
-  std::int32_t input_slot(Impl& impl, At at); ///< a tensor that is met for the first time
+  void record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
+  std::int32_t slot_for(Impl& impl, At at);    ///< a tensor that the host looks at
+  std::int32_t input_slot(Impl& impl, At at);  ///< a tensor that is met for the first time
   bool at_limit(Call const& call);
+  Ref<Impl> new_result(Event& event, Call const& call, std::int32_t value, Ref<Impl> result);
   bool is_view_slot(Impl const& impl) const;
   std::int32_t value_of(std::int32_t slot);
   ir::Attrs generalised(ir::Attrs const* earlier, Call const& call);

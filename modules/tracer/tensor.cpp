@@ -28,7 +28,8 @@ Tensor allocate(ir::Meta meta) {
 
 ir::Strided memory_of(Impl const& impl) {
   if (impl.storage->pending) fail("a tensor {} is read outside the compiled call that still has to compute it", ir::to_string(*impl.meta));
-  return {impl.storage->buffer->data() + impl.offset * base::bytes_of(impl.meta->dtype), impl.meta->dtype, ir::values(impl.meta->sizes), ir::values(impl.meta->strides)};
+  return {impl.storage->buffer->data() + impl.offset * base::bytes_of(impl.meta->dtype), impl.meta->dtype, ir::values(impl.meta->sizes),
+          ir::values(impl.meta->strides)};
 }
 
 ir::Meta const& Tensor::meta() const {
@@ -68,7 +69,8 @@ Tensor::operator bool() const {
   if (numel() != 1) fail("a tensor of {} elements ({}) is no condition", numel(), ir::to_string(meta()));
   if (auto* session = Session::current()) {
     auto const at = session->made_at(*impl_);
-    session->make_readable(*impl_, {BreakKind::condition, "a tensor is used as a condition of the host", "choose between values with where()", at.value_or(At{})});
+    session->make_readable(*impl_,
+                           {BreakKind::condition, "a tensor is used as a condition of the host", "choose between values with where()", at.value_or(At{})});
   }
   return memory_of(*impl_).real(0) != 0;
 }
@@ -102,19 +104,25 @@ Tensor Tensor::detach() const {
 namespace {
 void copy_vjp(ir::Vjp& v) { v.grad(1) = ir::sum_to(v.g(), v.x(1).meta().sizes); }
 }  // namespace
-constinit const ir::OpDef copy_row{.name = "copy_", .kind = ir::Kind::host, .signature = "Tensor input, Tensor src", .equation = {"..."}, .terms = "-a",
-    .types = ir::Types::first, .vjp = copy_vjp, .infer = [](ir::Inference& call) {
-      auto const& to = call.x(0);
-      if (!call.in[1]) fail("copy_: the source must be a tensor");
-      auto const& from = call.x(1);
-      bool fits = from.sizes.size() <= to.sizes.size();
-      for (std::size_t d = 0; fits && d < from.sizes.size(); ++d) {
-        auto const size = to.sizes[to.sizes.size() - from.sizes.size() + d];
-        fits = from.sizes[d].value == 1 || same(from.sizes[d], size);
-      }
-      if (!fits) fail("copy_: {} does not broadcast to {}", ir::to_string(from), ir::to_string(to));
-      call.out.push_back(to);
-    }};
+constinit ir::OpDef const copy_row{.name = "copy_",
+                                   .kind = ir::Kind::host,
+                                   .signature = "Tensor input, Tensor src",
+                                   .equation = {"..."},
+                                   .terms = "-a",
+                                   .types = ir::Types::first,
+                                   .vjp = copy_vjp,
+                                   .infer = [](ir::Inference& call) {
+                                     auto const& to = call.x(0);
+                                     if (!call.in[1]) fail("copy_: the source must be a tensor");
+                                     auto const& from = call.x(1);
+                                     bool fits = from.sizes.size() <= to.sizes.size();
+                                     for (std::size_t d = 0; fits && d < from.sizes.size(); ++d) {
+                                       auto const size = to.sizes[to.sizes.size() - from.sizes.size() + d];
+                                       fits = from.sizes[d].value == 1 || same(from.sizes[d], size);
+                                     }
+                                     if (!fits) fail("copy_: {} does not broadcast to {}", ir::to_string(from), ir::to_string(to));
+                                     call.out.push_back(to);
+                                   }};
 
 Tensor& Tensor::copy_(Tensor const& source, At at) {
   apply(copy_row, {*this, source}, {}, at);

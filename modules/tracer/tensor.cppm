@@ -28,7 +28,7 @@ struct Impl : base::RefCounted {
   std::int64_t offset = 0;  ///< in elements, from the start of the storage
   Ref<Storage> storage;
   bool requires_grad = false;
-  bool view = false;  ///< made by a view op
+  bool view = false;   ///< made by a view op
   Ref<TapeNode> node;  ///< the call that made it, when a gradient flows through it
   int result = 0;      ///< which result of that call
   Ref<Impl> grad;
