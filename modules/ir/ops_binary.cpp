@@ -11,7 +11,7 @@ using W = std::int64_t const*;
 // Whole numbers wrap, as hardware and PyTorch do.
 constexpr std::int64_t wrap(std::uint64_t bits) { return static_cast<std::int64_t>(bits); }
 constexpr std::uint64_t bits(std::int64_t n) { return static_cast<std::uint64_t>(n); }
-constexpr std::int64_t scaled_sum(std::int64_t a, std::int64_t b, double alpha) { return wrap(bits(a) + bits(b) * bits(static_cast<std::int64_t>(alpha))); }
+std::int64_t scaled_sum(std::int64_t a, std::int64_t b, double alpha) { return wrap(bits(a) + bits(b) * bits(base::truncate(alpha))); }
 constexpr std::int64_t power(std::int64_t base, std::int64_t exponent) {
   if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
   std::uint64_t result = 1;
