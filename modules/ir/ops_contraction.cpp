@@ -155,7 +155,7 @@ void infer_conv2d(Inference& call) {
   if (x.dtype != w.dtype) fail("conv2d: dtypes differ: {} and {}", base::info(x.dtype).name, base::info(w.dtype).name);
   Dims const image(std::span<Dim const>(x.sizes).last(3));
   if (!same(image[0], w.sizes[1] * Dim(window.groups)))
-    fail("conv2d: input has {} channels, weight takes {} in {} groups", image[0].value, w.sizes[1].value * window.groups, window.groups);
+    fail("conv2d: input has {} channels, weight takes {} in {} groups", image[0].value, (w.sizes[1] * Dim(window.groups)).value, window.groups);
   if (!same(w.sizes[0] % Dim(window.groups), 0)) fail("conv2d: {} output channels do not divide into {} groups", w.sizes[0].value, window.groups);
   if (call.in.size() > 2 && call.in[2] && (call.x(2).rank() != 1 || !same(call.x(2).sizes[0], w.sizes[0]) || call.x(2).dtype != x.dtype))
     fail("conv2d: the bias must be {}[{}], not {}", base::info(x.dtype).name, w.sizes[0].value, to_string(call.x(2)));
@@ -163,7 +163,7 @@ void infer_conv2d(Inference& call) {
   if (x.rank() == 4) sizes.push_back(x.sizes[0]);
   sizes.push_back(w.sizes[0]);
   for (std::size_t d = 0; d < 2; ++d) {
-    Dim const room = image[d + 1] + 2 * window.padding[d] - (w.sizes[d + 2] - 1) * Dim(window.dilation[d]) - 1;
+    Dim const room = image[d + 1] + Dim(2) * Dim(window.padding[d]) - (w.sizes[d + 2] - 1) * Dim(window.dilation[d]) - 1;
     if (less(room, 0))
       fail("conv2d: a kernel of size {} does not fit an input of size {} with padding {}", w.sizes[d + 2].value, image[d + 1].value, window.padding[d]);
     sizes.push_back(room / Dim(window.stride[d]) + 1);

@@ -35,7 +35,7 @@ Pool pool_of(AttrReader& reader, std::string_view op, bool average) {
     if (pool.divisor == 0) fail("{}: divisor_override is 0", op);
   }
   for (std::size_t d = 0; d < 2; ++d)
-    if (2 * pool.padding[d] > pool.kernel[d]) fail("{}: padding {} is more than half of kernel size {}", op, pool.padding[d], pool.kernel[d]);
+    if (pool.padding[d] > pool.kernel[d] / 2) fail("{}: padding {} is more than half of kernel size {}", op, pool.padding[d], pool.kernel[d]);
   return pool;
 }
 bool averages(OpDef const& op) { return &op == &avg_pool2d || &op == &avg_pool2d_grad; }
@@ -43,7 +43,7 @@ Dims pooled_sizes(std::string_view op, Dims sizes, Pool const& pool) {
   if (sizes.size() != 3 && sizes.size() != 4) fail("{}: needs rank 3 or 4, not {}", op, sizes.size());
   for (std::size_t d = 0; d < 2; ++d) {
     Dim& size = sizes[sizes.size() - 2 + d];
-    Dim const room = size + Dim(2 * pool.padding[d] - pool.dilation[d] * (pool.kernel[d] - 1) - 1), stride = pool.stride[d];
+    Dim const room = size + Dim(2) * Dim(pool.padding[d]) - Dim(pool.dilation[d]) * Dim(pool.kernel[d] - 1) - 1, stride = pool.stride[d];
     if (less(room, 0)) fail("{}: a window of {} does not fit size {} with padding {}", op, pool.kernel[d], size.value, pool.padding[d]);
     Dim steps = pool.ceil_mode ? (room + stride - 1) / stride : room / stride;
     if (pool.ceil_mode && less_equal(size + pool.padding[d], steps * stride)) steps = steps - 1;  // the last window starts inside the image or its left padding
