@@ -44,9 +44,9 @@ case $sanitize in
     ;;
 esac
 export TENON_TIER=$tier
-export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_init_order=1}
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_init_order=1:allocator_may_return_null=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}
-export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1}
 [[ -x /usr/bin/llvm-symbolizer-19 ]] && export {ASAN,MSAN,TSAN,UBSAN}_SYMBOLIZER_PATH=/usr/bin/llvm-symbolizer-19
 
 # Test programs run one at a time: cases that measure time and ranks that use every core would disturb one another.

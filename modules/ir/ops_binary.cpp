@@ -11,7 +11,7 @@ using W = std::int64_t const*;
 // Whole numbers wrap, as hardware and PyTorch do.
 constexpr std::int64_t wrap(std::uint64_t bits) { return static_cast<std::int64_t>(bits); }
 constexpr std::uint64_t bits(std::int64_t n) { return static_cast<std::uint64_t>(n); }
-constexpr std::int64_t scaled_sum(std::int64_t a, std::int64_t b, double alpha) { return wrap(bits(a) + bits(b) * bits(static_cast<std::int64_t>(alpha))); }
+std::int64_t scaled_sum(std::int64_t a, std::int64_t b, double alpha) { return wrap(bits(a) + bits(b) * bits(base::truncate(alpha))); }
 constexpr std::int64_t power(std::int64_t base, std::int64_t exponent) {
   if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
   std::uint64_t result = 1;
@@ -22,6 +22,11 @@ constexpr std::int64_t power(std::int64_t base, std::int64_t exponent) {
 double floor_mod(double a, double b) {
   double const rest = std::fmod(a, b);
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+double floor_quotient_of(double a, double b) {  // as Python's: what is left over decides, not a rounded quotient (1 // 0.1 is 9)
+  if (b == 0) return a / b;
+  double const rest = std::fmod(a, b), quotient = (a - rest) / b - (rest != 0 && (rest < 0) != (b < 0));
+  return quotient == 0 ? std::copysign(0.0, a / b) : std::rint(quotient);
 }
 double nan_or(double a, double b, double chosen) { return a != a ? a : b != b ? b : chosen; }
 Var alpha(Vjp& v) { return {nullptr, Input{-1, v.attrs.nums[0]}}; }
@@ -116,9 +121,9 @@ constinit const OpDef remainder{.name = "remainder", .kind = Kind::pointwise, .s
       if (v.wants(1)) v.grad(1) = -v.g() * call(floor_divide, {v.x(0), v.x(1)});
     }, .saves = 3};
 constinit const OpDef floor_divide{.name = "floor_divide", .kind = Kind::pointwise, .signature = "Tensor input, Tensor other", .terms = "--", .mono = "..", .cost = 4,
-    .element = {[](R x, R) { return std::floor(x[0] / x[1]); },
+    .element = {[](R x, R) { return floor_quotient_of(x[0], x[1]); },
         [](W x, R) { return x[1] == 0 ? std::int64_t{-1} : x[1] == -1 ? wrap(0 - bits(x[0])) : x[0] / x[1] - ((x[0] % x[1] != 0 && (x[0] < 0) != (x[1] < 0)) ? 1 : 0); }},
-    .source = "floor({0} / {1})"};
+    .source = "({1} == 0 ? {0} / {1} : rint(({0} - fmod({0}, {1})) / {1} - (fmod({0}, {1}) != 0 && (fmod({0}, {1}) < 0) != ({1} < 0))))"};
 
 #define COMPARISON(row, torch_name, sign, falls, rises)                                                                                                       \
   constinit const OpDef row{.name = torch_name, .kind = Kind::pointwise, .signature = "Tensor input, Tensor other", .terms = "--", .mono = falls rises,             \

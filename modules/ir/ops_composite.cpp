@@ -57,8 +57,11 @@ void attention_body(Body& body) {
       Var const allowed = call(ge, {call(unsqueeze, {range(q.size(-2))}, at_dim(1)), range(k.size(-2))});
       scores = choose(allowed, scores, lowest);
     }
-    if (mask) scores = mask.meta().dtype == DType::boolean ? choose(mask, scores, lowest) : scores + widened(mask);
-    return call(matmul, {call(softmax, {scores}, at_dim(-1).with(Dim(absent))), widened(v)});
+    if (!mask) return call(matmul, {call(softmax, {scores}, at_dim(-1).with(Dim(absent))), widened(v)});
+    scores = mask.meta().dtype == DType::boolean ? choose(mask, scores, lowest) : scores + widened(mask);
+    Var const blind = call(all, {call(eq, {scores, lowest})}, over(Dims{-1}, true));  // rows that see no key give 0, not NaN, and so do their gradients
+    Var const weights = choose(blind, 0.0, call(softmax, {choose(blind, 0.0, scores)}, at_dim(-1).with(Dim(absent))));
+    return call(matmul, {weights, widened(v)});
   }));
 }
 }  // namespace

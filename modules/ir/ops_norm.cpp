@@ -203,8 +203,11 @@ constinit const OpDef logsumexp{.name = "logsumexp", .kind = Kind::reduction, .s
       auto const dims = reader.list();
       bool const keep = reader.flag();
       b.out.push_back(in_wide(b.x(), [&](Var x) {
-        Var const top = call(amax, {x}, over(dims, true));
-        Var const finite = choose(call(eq, {call(abs, {top}), std::numeric_limits<double>::infinity()}), 0.0, top);
+        auto const gone = dim_mask("logsumexp", dims, x.rank());
+        bool empty = false;  // then there is no largest element, and the sum is 0
+        for (int d = 0; d < x.rank(); ++d) empty |= gone[static_cast<std::size_t>(d)] && same(x.size(d), 0);
+        Var const top = empty ? Var(0.0) : call(amax, {x}, over(dims, true));
+        Var const finite = empty ? top : choose(call(eq, {call(abs, {top}), std::numeric_limits<double>::infinity()}), 0.0, top);
         Var const total = call(log, {call(sum, {call(exp, {x - finite})}, summed(dims, true))}) + finite;
         return keep ? total : call(squeeze, {total}, Attrs{}.with(dims));
       }));

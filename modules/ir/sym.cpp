@@ -205,18 +205,28 @@ struct Symbols::Table {
     auto const& e = at(dim);
     if (e.form == Form::symbol) return names[static_cast<std::size_t>(e.symbol)];
     if (e.form != Form::polynomial) return atom_text(e.a) + (e.form == Form::floordiv ? "//" : " mod ") + atom_text(e.b);
+    // In an order that does not depend on ids, which differ after parsing: symbols by number, then the rest by text; the constant last.
+    using Word = std::pair<int, std::string>;
+    std::vector<std::pair<std::vector<Word>, std::int64_t>> words;
+    for (auto const& term : e.terms) {
+      std::vector<Word> atoms;
+      for (auto atom : term.atoms) {
+        auto const& inner = expressions[static_cast<std::size_t>(atom)];
+        atoms.emplace_back(inner.form == Form::symbol ? inner.symbol : std::numeric_limits<int>::max(), atom_text({0, atom, id}));
+      }
+      std::ranges::sort(atoms);
+      words.emplace_back(std::move(atoms), term.factor);
+    }
+    std::ranges::sort(words, [](auto const& a, auto const& b) { return std::tuple(a.first.empty(), a.first) < std::tuple(b.first.empty(), b.first); });
     std::string sum;
-    auto const append = [&](Term const& term) {
-      bool const minus = term.factor < 0 && !sum.empty() && term.factor != std::numeric_limits<std::int64_t>::min();
-      std::int64_t const factor = minus ? -term.factor : term.factor;
+    for (auto const& [atoms, whole] : words) {
+      bool const minus = whole < 0 && !sum.empty() && whole != std::numeric_limits<std::int64_t>::min();
+      std::int64_t const factor = minus ? -whole : whole;
       std::string word;
-      for (auto atom : term.atoms) word += (word.empty() ? "" : "*") + atom_text({0, atom, id});
+      for (auto const& [number, atom] : atoms) word += (word.empty() ? "" : "*") + atom;
       if (word.empty() || factor != 1) word += std::format("{}{}", word.empty() ? "" : "*", factor);
       sum += (sum.empty() ? "" : minus ? " - " : " + ") + word;
-    };
-    for (auto const& term : e.terms)
-      if (!term.atoms.empty()) append(term);
-    if (e.terms[0].atoms.empty()) append(e.terms[0]);  // the constant last
+    }
     return sum;
   }
 };
