@@ -19,14 +19,16 @@ inline std::filesystem::path file(std::string const& name) {
   return (folder && *folder ? std::filesystem::path(folder) : std::filesystem::path(TENON_SOURCE_ROOT) / "tests" / "golden") / name;
 }
 
-/// The value of `key` in the JSON file `name`; nothing, and a line that says so, when the file or the key is absent.
-inline std::optional<nlohmann::json> load(std::string const& name, std::string const& key) {
+/// The value of `key` in the JSON file `name`; nothing, and a line that says so, when the file or the key is absent. An ordered_json keeps the order
+/// of members.
+template <class Json = nlohmann::json>
+std::optional<Json> load(std::string const& name, std::string const& key) {
   std::ifstream stream(file(name));
   if (!stream) {
     std::cout << "golden: no " << name << ", skipped\n";
     return std::nullopt;
   }
-  auto json = nlohmann::json::parse(stream);
+  auto json = Json::parse(stream);
   if (!json.contains(key)) {
     std::cout << "golden: no " << key << " in " << name << ", skipped\n";
     return std::nullopt;

@@ -7,7 +7,7 @@ import tenon.ir;
 using namespace tenon;
 using base::DType;
 using ir::Parameter;
-using nlohmann::json;
+using json = nlohmann::ordered_json;  // tensors among keywords count in the order in which they stand
 using support::Array;
 
 namespace golden {
@@ -245,7 +245,7 @@ void check(json const& golden, ir::OpDef const& op, base::SafetensorsFile const&
 }  // namespace
 
 void check_ops(std::string const& name, Run const& run) {
-  auto const cases = load(name + ".json", "cases");
+  auto const cases = load<json>(name + ".json", "cases");
   if (!cases) return;
   base::SafetensorsFile const tensors(file(name + ".safetensors"));
   Tally tally{.name = "golden " + name};

@@ -8,7 +8,7 @@ using base::DType;
 using base::fail;
 namespace {
 enum class Reduce { none, mean, sum };
-Var reduced(Var loss, Reduce how) { return how == Reduce::none ? loss : call(how == Reduce::mean ? mean : sum, {loss}, summed({}, false)); }
+Var reduced(Var loss, Reduce how) { return ir::reduced(loss, Dim(static_cast<int>(how))); }
 
 int class_dim(Var logp) { return logp.rank() == 1 ? 0 : 1; }
 // Weights [C] along the class dim.

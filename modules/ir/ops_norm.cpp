@@ -129,6 +129,57 @@ std::string norm_equation(Attrs const& attrs, std::span<Meta const* const> in) {
   for (std::size_t k = 1; k < in.size(); ++k) left += in[k] ? "," + tail : "";
   return left + "->" + marked;
 }
+/// "a,b!,..." of norms by channel: dims from `dim` on stay whole, parameters lie along dim 1.
+std::string channel_equation(std::span<Meta const* const> in, std::size_t dim) {
+  auto const all = letters(in[0]->rank());
+  std::string marked;
+  for (std::size_t d = 0; d < all.size(); ++d) marked += std::string(1, all[d]) + (d >= dim ? "!" : "");
+  auto left = marked;
+  for (std::size_t k = 1; k < in.size(); ++k)
+    if (in[k]) left += std::string(",") + all[1] + (dim <= 1 ? "!" : "");
+  return left + "->" + marked;
+}
+Var along_channels(Var parameter, Var x) {
+  if (parameter.rank() != 1 || !same(parameter.size(0), x.size(1)))
+    fail("{} does not hold one number a channel of {}", to_string(parameter.meta()), to_string(x.meta()));
+  Dims sizes;
+  for (int d = 0; d < x.rank(); ++d) sizes.push_back(d == 1 ? x.size(1) : Dim(1));
+  return call(reshape, {widened(parameter)}, Attrs{}.with(sizes));
+}
+Var shifted_and_scaled(Var y, Var weight, Var bias) {
+  if (weight) y = y * along_channels(weight, y);
+  return bias ? y + along_channels(bias, y) : y;
+}
+Var standardised(Var x, std::span<Dim const> dims, Scalar eps) {
+  Var const centered = x - call(mean, {x}, summed(dims, true));
+  return centered * call(rsqrt, {call(mean, {centered * centered}, summed(dims, true)) + num(eps)});
+}
+// Wu & He 2018.
+void group_norm_body(Body& body) {
+  Dim const groups = body.attrs.ints[0].value;
+  if (body.x().rank() < 2) fail("group_norm: the input needs a batch and channels: {}", to_string(body.x().meta()));
+  Dim const channels = body.x().size(1);
+  if (groups.value <= 0 || !same(channels % groups, 0)) fail("group_norm: {} channels do not fall into {} groups", channels.value, groups.value);
+  body.out.push_back(in_wide(body.x(), [&](Var x) {
+    Dims sizes{x.size(0), groups, channels / groups}, dims{Dim(2)};
+    for (int d = 2; d < x.rank(); ++d) sizes.push_back(x.size(d)), dims.push_back(d + 1);
+    Var const grouped = standardised(call(reshape, {x}, Attrs{}.with(sizes)), dims, body.attrs.nums[0]);
+    return shifted_and_scaled(call(reshape, {grouped}, Attrs{}.with(x.meta().sizes)), body.x(1), body.x(2));
+  }));
+}
+// Ulyanov et al. 2016. The caller updates running statistics; here they are only read, and only without those of the input.
+void instance_norm_body(Body& body) {
+  if (body.x().rank() < 3) fail("instance_norm: the input needs a batch, channels and more: {}", to_string(body.x().meta()));
+  bool const own = body.attrs.ints[0].value != 0;
+  if (!own && (!body.x(1) || !body.x(2))) fail("instance_norm: without the input's own statistics it needs running ones");
+  body.out.push_back(in_wide(body.x(), [&](Var x) {
+    Dims dims;
+    for (int d = 2; d < x.rank(); ++d) dims.push_back(d);
+    Scalar const eps = body.attrs.nums[1];
+    Var const y = own ? standardised(x, dims, eps) : (x - along_channels(body.x(1), x)) * call(rsqrt, {along_channels(body.x(2), x) + num(eps)});
+    return shifted_and_scaled(y, body.x(3), body.x(4));
+  }));
+}
 }  // namespace
 
 // clang-format off
@@ -182,9 +233,18 @@ constinit const OpDef batch_norm{.name = "batch_norm.train", .kind = Kind::norma
       return left + "->" + marked;
     }},
     .terms = "---", .mono = "...", .precision = Precision::wide, .cost = 8, .decompose = batch_norm_body};
+constinit const OpDef group_norm{.name = "group_norm", .kind = Kind::normalise,
+    .signature = "Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1e-05",
+    .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) { return channel_equation(in, 1); }}, .terms = "---", .mono = "...", .precision = Precision::wide,
+    .cost = 8, .decompose = group_norm_body};
+constinit const OpDef instance_norm{.name = "instance_norm", .kind = Kind::normalise,
+    .signature = "Tensor input, Tensor? running_mean=None, Tensor? running_var=None, Tensor? weight=None, Tensor? bias=None, bool use_input_stats=True, float momentum=0.1, "
+                 "float eps=1e-05",
+    .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) { return channel_equation(in, 2); }}, .terms = "-----", .mono = ".....",
+    .precision = Precision::wide, .cost = 8, .decompose = instance_norm_body};
 
 namespace {
-constexpr std::array rows{&softmax, &log_softmax, &logsumexp, &var, &stddev, &layer_norm, &rms_norm, &batch_norm};
+constexpr std::array rows{&softmax, &log_softmax, &logsumexp, &var, &stddev, &layer_norm, &rms_norm, &batch_norm, &group_norm, &instance_norm};
 }
 // clang-format on
 std::span<OpDef const* const> norm_rows() { return rows; }

@@ -38,6 +38,7 @@ double pinned(Scalar const& number) {
   return number.real;
 }
 Var choose(Var condition, Var yes, Var no) { return call(ops::where, {condition, yes, no}); }
+Var reduced(Var loss, Dim how) { return how.value == 0 ? loss : call(how.value == 1 ? ops::mean : ops::sum, {loss}, summed({}, false)); }
 Var cast(Var x, base::DType type) { return x.meta().dtype == type ? x : call(ops::to, {x}, Attrs{}.with(type)); }
 Var widened(Var x) {
   auto const type = x.meta().dtype;
@@ -46,6 +47,43 @@ Var widened(Var x) {
 Attrs over(std::span<Dim const> dims, bool keep) { return Attrs{}.with(dims).with(Dim(keep)); }
 Attrs summed(std::span<Dim const> dims, bool keep) { return over(dims, keep).with(Dim(absent)); }
 Attrs at_dim(std::int64_t dim) { return Attrs{}.with(Dim(dim)); }
+
+namespace {
+Var first_tensor(Body const& body) {
+  auto const found = std::ranges::find_if(body.in, &Var::is_tensor);
+  ensure(found != body.in.end(), "a body needs a tensor operand");
+  return *found;
+}
+Var as_tensor(Var number, Var like, base::DType type) {
+  auto const& kind = number.input.scalar;
+  return create(*like.emit, ops::full, Attrs{}.with(std::span<Dim const>{}).with(type).with(like.meta().device).with_num(kind));
+}
+base::DType promoted(Body const& body) {
+  std::vector<base::DType> dtypes;
+  std::vector<int> ranks;
+  std::vector<Scalar> scalars;
+  for (auto const& x : body.in) {
+    dtypes.push_back(x.is_tensor() ? x.meta().dtype : base::DType::f32);
+    ranks.push_back(x.is_tensor() ? x.rank() : -1);
+    scalars.push_back(x.input.scalar);
+  }
+  auto const type = common_type(dtypes, ranks, scalars);
+  return base::is_real(type) ? type : base::DType::f32;
+}
+}  // namespace
+Var tensor_of(Body const& body, int k) {
+  Var const x = body.x(k), like = first_tensor(body);
+  if (x.is_tensor() || !x) return x;
+  bool const real = x.input.scalar.kind == ScalarKind::real;
+  return as_tensor(x, like, real && !base::is_real(like.meta().dtype) ? base::DType::f32 : like.meta().dtype);
+}
+std::vector<Var> wide_operands(Body const& body) {
+  auto const type = promoted(body) == base::DType::f64 ? base::DType::f64 : base::DType::f32;
+  std::vector<Var> wide;
+  for (auto const& x : body.in) wide.push_back(x.is_tensor() ? cast(x, type) : x ? as_tensor(x, first_tensor(body), type) : x);
+  return wide;
+}
+void settle(Body& body, Var result) { body.out.push_back(cast(result, promoted(body))); }
 
 Var operator+(Var a, Var b) { return a.is_tensor() ? call(ops::add, {a, b}, one_alpha) : call(ops::add, {b, a}, one_alpha); }
 Var operator-(Var a, Var b) { return call(ops::sub, {a, b}, one_alpha); }

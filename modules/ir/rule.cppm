@@ -131,8 +131,8 @@ namespace tenon::ir {  // for the rows
 /// A number as a 0-d tensor of the dtype and device of `like`; its value in this run, which must then be its value in every run.
 Var lifted(Var number, Var like);
 double pinned(Scalar const& number);
-/// A where.
-Var choose(Var condition, Var yes, Var no);
+/// A where; and a loss as its attribute none|mean|sum says.
+Var choose(Var condition, Var yes, Var no), reduced(Var loss, Dim how);
 /// `x` as another dtype; small floats and whole numbers as f32.
 Var cast(Var x, base::DType type);
 Var widened(Var x);
@@ -141,8 +141,10 @@ template <class F>
 Var in_wide(Var x, F body) {
   return cast(body(widened(x)), base::is_real(x.meta().dtype) ? x.meta().dtype : base::DType::f32);
 }
+/// Operands as tensors: a number as 0-d; all at least f32, and `settle` rounds a body's result to the floating type that its operands promote to.
+Var tensor_of(Body const& body, int k);
+std::vector<Var> wide_operands(Body const& body);
+void settle(Body& body, Var result);
 /// Attributes of amax and of sum, mean, prod (which end in a dtype); of ops with one dim.
-Attrs over(std::span<Dim const> dims, bool keep);
-Attrs summed(std::span<Dim const> dims, bool keep);
-Attrs at_dim(std::int64_t dim);
+Attrs over(std::span<Dim const> dims, bool keep), summed(std::span<Dim const> dims, bool keep), at_dim(std::int64_t dim);
 }  // namespace tenon::ir

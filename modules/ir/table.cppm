@@ -38,6 +38,12 @@ extern const OpDef linear, mm, bmm, addmm, dropout, stack, scaled_dot_product_at
 extern const OpDef softmax, log_softmax, logsumexp, var, stddev, layer_norm, rms_norm, batch_norm;
 // ops_loss.cpp
 extern const OpDef cross_entropy, nll_loss, mse_loss;
+// ops_special.cpp
+extern const OpDef atan2, hypot, copysign, cosh, xlogy;
+// ops_activation.cpp
+extern const OpDef hardtanh, logsigmoid;
+// ops_distance.cpp
+extern const OpDef vector_norm, pairwise_distance;
 // clang-format on
 
 }  // namespace tenon::ir::ops
@@ -45,5 +51,5 @@ extern const OpDef cross_entropy, nll_loss, mse_loss;
 namespace tenon::ir::ops {
 /// The rows of ops_KIND.cpp, listed at its end.
 std::span<OpDef const* const> pointwise_rows(), binary_rows(), reduction_rows(), contraction_rows(), window_rows(), view_rows(), gather_rows(), creation_rows(),
-    composite_rows(), norm_rows(), loss_rows();
+    composite_rows(), norm_rows(), loss_rows(), special_rows(), activation_rows(), distance_rows(), pair_loss_rows(), matrix_rows();
 }  // namespace tenon::ir::ops
