@@ -1,4 +1,5 @@
-// Rows about order: sort has a kernel; what takes the largest, a middle or a place in a sorted row is a body over it. NaN is larger than any number.
+// Rows about order: sort and running extremes have kernels; what takes the largest, a middle or a place in a sorted row is a body over it. NaN is larger than
+// any number.
 module tenon.ir;
 import std;
 import tenon.base;
@@ -32,6 +33,41 @@ void evaluate_sort(Kernel const& kernel) {
       places.set_whole(at[2] + k * step(places), from);
     }
   });
+}
+
+template <bool largest>
+void evaluate_running(Kernel const& kernel) {  // of equal ones the later; NaN stays
+  auto const &x = kernel.in[0], &best = kernel.out[0], &places = kernel.out[1];
+  auto const axis = axis_of(kernel.op.name, kernel.attrs.ints[0], static_cast<int>(x.sizes.size()));
+  std::int64_t const n = x.sizes.empty() ? 1 : x.sizes[axis];
+  auto const step = [&](Strided const& of) { return of.sizes.empty() ? std::int64_t{0} : of.strides[axis]; };
+  bool const real = base::is_real(x.dtype);
+  base::Shape outer = x.sizes;
+  if (!outer.empty()) outer[axis] = std::min<std::int64_t>(n, 1);
+  walk<3>(outer, {&x.strides, &best.strides, &places.strides}, [&](auto const& at) {
+    auto const replaces = [&](std::int64_t from, std::int64_t held) {
+      if (!real) {
+        auto const a = x.whole(at[0] + from * step(x)), b = x.whole(at[0] + held * step(x));
+        return largest ? a >= b : a <= b;
+      }
+      double const a = x.real(at[0] + from * step(x)), b = x.real(at[0] + held * step(x));
+      return a != a || (largest ? a >= b : a <= b);
+    };
+    for (std::int64_t k = 0, held = 0; k < n; ++k) {
+      if (replaces(k, held)) held = k;
+      std::memcpy(best.at(at[1] + k * step(best)), x.at(at[0] + held * step(x)), static_cast<std::size_t>(base::bytes_of(x.dtype)));
+      places.set_whole(at[2] + k * step(places), held);
+    }
+  });
+}
+void infer_pair(Inference& call) {
+  auto const& x = call.x();
+  axis_of(call.op.name, call.attrs.ints[0], x.rank());
+  call.out.push_back(contiguous_meta(x.dtype, x.device, x.sizes));
+  call.out.push_back(contiguous_meta(DType::i64, x.device, x.sizes));
+}
+void pair_vjp(Vjp& v) {  // back to where each element came from
+  if (v.g(0)) v.grad(0) = call(scatter_add, {zeros_like(v.x()), v.y(1), v.g(0)}, at_dim(v.attrs.ints[0].value));
 }
 
 Var sorted_rows(Var x, int dim, bool descending) { return call(sort, {x}, Attrs{}.with(Dim(dim)).with(Dim(descending)).with(Dim(true))); }
@@ -119,14 +155,11 @@ std::string pair_equation(Attrs const& attrs, std::span<Meta const* const> in) {
 // clang-format off
 constinit const OpDef sort{.name = "sort", .kind = Kind::sort, .signature = "Tensor input, int dim=-1, bool descending=False, bool stable=False", .results = 2,
     .equation = {.build = pair_equation}, .terms = "-", .mono = ".",
-    .vjp = [](Vjp& v) {
-      if (v.g(0)) v.grad(0) = call(scatter_add, {zeros_like(v.x()), v.y(1), v.g(0)}, at_dim(v.attrs.ints[0].value));
-    }, .saves = saves_result << 1,
-    .infer = [](Inference& call) {
-      axis_of("sort", call.attrs.ints[0], call.x().rank());
-      call.out.push_back(contiguous_meta(call.x().dtype, call.x().device, call.x().sizes));
-      call.out.push_back(contiguous_meta(DType::i64, call.x().device, call.x().sizes));
-    }, .evaluate = evaluate_sort};
+    .vjp = pair_vjp, .saves = saves_result << 1, .infer = infer_pair, .evaluate = evaluate_sort};
+constinit const OpDef cummax{.name = "cummax", .kind = Kind::scan, .signature = "Tensor input, int dim", .results = 2, .equation = {.build = pair_equation}, .terms = "-",
+    .mono = ".", .vjp = pair_vjp, .saves = saves_result << 1, .infer = infer_pair, .evaluate = evaluate_running<true>};
+constinit const OpDef cummin{.name = "cummin", .kind = Kind::scan, .signature = "Tensor input, int dim", .results = 2, .equation = {.build = pair_equation}, .terms = "-",
+    .mono = ".", .vjp = pair_vjp, .saves = saves_result << 1, .infer = infer_pair, .evaluate = evaluate_running<false>};
 constinit const OpDef argsort{.name = "argsort", .kind = Kind::sort, .signature = "Tensor input, int dim=-1, bool descending=False, bool stable=False", .terms = "-", .mono = ".",
     .decompose = [](Body& b) { b.out.push_back(nth(call(sort, {b.x()}, b.attrs), 1)); }};
 constinit const OpDef topk{.name = "topk", .kind = Kind::sort, .signature = "Tensor input, size k, int dim=-1, bool largest=True, bool sorted=True", .results = 2, .terms = "-",
@@ -149,7 +182,7 @@ constinit const OpDef bucketize{.name = "bucketize", .kind = Kind::sort, .signat
     }};
 
 namespace {
-constexpr std::array rows{&sort, &argsort, &topk, &kthvalue, &median, &max_dim, &min_dim, &searchsorted, &bucketize};
+constexpr std::array rows{&sort, &cummax, &cummin, &argsort, &topk, &kthvalue, &median, &max_dim, &min_dim, &searchsorted, &bucketize};
 }
 // clang-format on
 std::span<OpDef const* const> sort_rows() { return rows; }

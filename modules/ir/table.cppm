@@ -48,9 +48,9 @@ extern const OpDef diagonal, diagonal_grad, diag_embed;
 // ops_index.cpp
 extern const OpDef index_at, index_put, index_copy, take_along_dim, masked_scatter, one_hot;
 // ops_sort.cpp
-extern const OpDef sort, argsort, topk, max_dim, min_dim;
+extern const OpDef sort, cummax, cummin, argsort, topk, max_dim, min_dim;
 // ops_scan.cpp
-extern const OpDef cummax, cummin, cumprod;
+extern const OpDef cumprod, logcumsumexp;
 // clang-format on
 
 }  // namespace tenon::ir::ops
