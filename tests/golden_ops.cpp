@@ -267,6 +267,11 @@ void check_ops(std::string const& name, Run const& run) {
       unfit += std::format("  {}: {}\n", id, reason.what());
       ++tally.skipped;
     } catch (std::exception const& error) {
+      if (support::says(error.what(), "depends on elements")) {  // the size of a result: no graph holds such a call
+        unfit += std::format("  {}: {}\n", id, error.what());
+        ++tally.skipped;
+        continue;
+      }
       FAIL_CHECK(id << ": " << std::string(error.what()));
     }
   }

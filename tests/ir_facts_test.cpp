@@ -405,7 +405,9 @@ TEST_CASE("monotone operands are monotone, copies copy, joint and affine hold") 
         other.operands[k].tensor = y.operands[k].tensor;
       }
       auto const fx = evaluated(x), fy = evaluated(other);
-      CHECK_MESSAGE(alike({combined(fx[0], fy[0], f)}, evaluated(z), 0), call.text << ": " << fact);
+      std::vector<Array> expected;
+      for (std::size_t r = 0; r < fx.size(); ++r) expected.push_back(combined(fx[r], fy[r], f));
+      CHECK_MESSAGE(alike(expected, evaluated(z), 0), call.text << ": " << fact);
     };
     if (op.copy)
       for (auto const &f :
@@ -414,4 +416,22 @@ TEST_CASE("monotone operands are monotone, copies copy, joint and affine hold") 
     if (op.joint != Monoid::none) jointly([&](double a, double b) { return fold(op.joint, a, b); }, "not joint", true);
     if (op.affine) jointly([](double a, double b) { return (a + b) / 2; }, "not affine", true);
   });
+}
+
+TEST_CASE("a body that states no equation has the one of its calls") {
+  for (auto const& [line, expected] : {
+           std::pair{"channel_shuffle(f64[2, 6, 5], groups=2)", "ab!c->ad!c"},
+           {"split(f64[4, 6], split_size=[3], dim=1)", "ab!->ac!,ad!"},
+           {"repeat(f64[2, 3], repeats=[1, 2])", "ab!->ac!"},
+           {"max.dim(f64[2, 3], dim=1)", "ab!->a,a"},
+           {"hstack(f64[2, 3], f64[2, 4])", "ab!,ac!->ad!"},
+           {"cross(f64[2, 3], f64[2, 3], dim=1)", "ab!,ac!->ad!"},
+           {"diag_embed(f64[2, 3])", "ab!->ac!d!"},
+           {"movedim(f64[2, 3, 4], source=[0], destination=[2])", "abc->bca"},
+       }) {
+    std::mt19937 random(1);
+    auto const call = support::sample(line, random);
+    auto const got = ir::equation_of(*call.op, call.attrs, Metas(call).in);
+    CHECK_MESSAGE(got == expected, call.text << ": " << got);
+  }
 }

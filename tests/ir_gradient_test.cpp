@@ -86,3 +86,18 @@ TEST_CASE("every op has sample calls, and their gradients agree with central dif
   }
   CHECK(checked > 100);
 }
+
+TEST_CASE("of several results, those that a loss reads give gradients") {
+  ir::Graph graph;
+  int const x = graph.input(ir::contiguous_meta(DType::f64, {}, {5}));
+  ir::Attrs const pairs = ir::Attrs{}.with(std::array{ir::Dim(2)}).with(ir::Dim(0));
+  int const parts = graph.add(ir::ops::split, {{x, {}}}, pairs, {});
+  CHECK(graph.nodes.back().results == 3);
+  int const square = graph.add(ir::ops::mul, {{parts + 1, {}}, {parts + 1, {}}}, {}, {});
+  graph.outputs = {graph.add(ir::ops::sum, {{square, {}}}, ir::default_attrs(ir::ops::sum), {})};
+  std::array const values{1.0, 2.0, 3.0, 4.0, 5.0};
+  auto const input = support::array(DType::f64, {5}, values);
+  std::array const inputs{input.at};
+  auto const done = support::run(ir::with_gradients(graph, std::array{0}), inputs);
+  CHECK(support::reals(done.outputs[1]) == std::vector{0.0, 0.0, 6.0, 8.0, 0.0});
+}

@@ -185,9 +185,11 @@ void check(Call const& call, Mode mode, std::mt19937& random, int& compared) {
   std::vector<int> wrt;
   for (std::size_t k = 0; k < symbolic.inputs.size(); ++k)
     if (symbolic.values[static_cast<std::size_t>(symbolic.inputs[k])].meta->dtype == DType::f64) wrt.push_back(static_cast<int>(k));
-  auto const result = symbolic.values[static_cast<std::size_t>(symbolic.outputs[0])].meta->dtype;
+  auto const differentiated = [](ir::Graph const& graph, int output) { return base::is_real(graph.values[static_cast<std::size_t>(output)].meta->dtype); };
+  bool const doubles =
+      std::ranges::any_of(symbolic.outputs, [&](int output) { return symbolic.values[static_cast<std::size_t>(output)].meta->dtype == DType::f64; });
   std::optional<ir::Graph> backward;
-  if (!wrt.empty() && (call.op->vjp || call.op->decompose) && result == DType::f64) backward = ir::decompose(support::gradient_graph(symbolic, wrt));
+  if (!wrt.empty() && (call.op->vjp || call.op->decompose) && doubles) backward = ir::decompose(support::gradient_graph(symbolic, wrt));
   if (backward) ir::verify(*backward);
   auto const& symbols = symbolic.symbols;
   for (int turn = 0; turn < 40; ++turn) {
@@ -210,7 +212,9 @@ void check(Call const& call, Mode mode, std::mt19937& random, int& compared) {
     ++compared;
     if (!compare(what, outcome([&] { return ir::evaluate(forward, inputs, bindings); }), outcome(run_plain))) return;
     if (!backward || plain.outputs.empty() || !allowed(backward->symbols, bindings)) continue;
-    for (int output : plain.outputs) held.push_back(elements(*plain.values[static_cast<std::size_t>(output)].meta, random)), inputs.push_back(held.back().at);
+    for (int output : plain.outputs)
+      if (differentiated(plain, output))
+        held.push_back(elements(*plain.values[static_cast<std::size_t>(output)].meta, random)), inputs.push_back(held.back().at);
     auto const symbolic_gradient = outcome([&] { return ir::evaluate(*backward, inputs, bindings); });
     if (!compare("gradient of " + what, symbolic_gradient, outcome([&] { return support::run(support::gradient_graph(plain, wrt), inputs); }))) return;
   }

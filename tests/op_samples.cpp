@@ -531,8 +531,9 @@ Call sample(std::string_view line, std::mt19937& random) {
 
 std::vector<Call> samples(ir::OpDef const& op, std::mt19937& random) {
   std::vector<Call> calls;
-  for (auto const line : table)
-    if (line.substr(0, line.find('(')) == op.name) calls.push_back(sample(line, random));
+  for (auto const lines : {std::span<std::string_view const>(table), view_lines()})
+    for (auto const line : lines)
+      if (line.substr(0, line.find('(')) == op.name) calls.push_back(sample(line, random));
   return calls;
 }
 

@@ -9,4 +9,7 @@ std::vector<Call> samples(tenon::ir::OpDef const& op, std::mt19937& random);
 /// The call that a line of the table describes: "add(f64[2, 3], f64[3]{0.5..2}, alpha=2.0)". Behind a type stands the range of its elements.
 Call sample(std::string_view line, std::mt19937& random);
 
+/// The part of the table for splits, layouts, diagonals, indices, sorts and scans.
+std::span<std::string_view const> view_lines();
+
 }  // namespace support

@@ -102,9 +102,151 @@ std::string whole_dim_equation(Attrs const& attrs, std::span<Meta const* const> 
   return all + "->" + all;
 }
 
+namespace {
+// Follows the dims of a body's values. Dims that some call ties together are one class; a class that a call marks, makes, drops or merges
+// stays whole.
+struct DimTrace final : Emit {
+  struct Traced {
+    Meta meta;
+    std::vector<int> classes;
+  };
+  std::deque<Traced> values;
+  std::vector<int> parent;
+  std::vector<char> whole;
+
+  int fresh(bool stays_whole) {
+    parent.push_back(static_cast<int>(parent.size()));
+    whole.push_back(stays_whole);
+    return parent.back();
+  }
+  int root(int c) const {
+    while (parent[static_cast<std::size_t>(c)] != c) c = parent[static_cast<std::size_t>(c)];
+    return c;
+  }
+  char& mark(int c) { return whole[static_cast<std::size_t>(root(c))]; }
+  int add(Meta meta) {
+    Traced traced{std::move(meta), {}};
+    for (int d = 0; d < traced.meta.rank(); ++d) traced.classes.push_back(fresh(false));
+    values.push_back(std::move(traced));
+    return static_cast<int>(values.size()) - 1;
+  }
+  void tie(std::map<std::string, int>& bound, std::string const& letter, int c, bool marked) {
+    auto const [at, is_new] = bound.try_emplace(letter, c);
+    char const either = marked || mark(at->second) || mark(c);
+    parent[static_cast<std::size_t>(root(c))] = root(at->second);
+    mark(c) = either;
+  }
+  // The equation of the call; "..." written out; one where every dim stays whole if nothing is known.
+  Equation spelled(OpDef const& op, Attrs const& attrs, std::span<Meta const* const> in, std::span<Meta const> out) {
+    auto const text = equation_of(op, attrs, in);
+    if (!text.empty() && text != "...") return parse_equation(text);
+    Equation equation;
+    int next = out[0].rank();
+    auto const factors = [&](Meta const& meta) {
+      std::vector<Factor> list;
+      for (int d = 0; d < meta.rank(); ++d) {
+        int const at = out[0].rank() - meta.rank() + d;
+        bool const spread = !text.empty() && meta.sizes[static_cast<std::size_t>(d)].value != out[0].sizes[static_cast<std::size_t>(at)].value;
+        list.push_back({spread ? std::string() : letters(1, text.empty() ? next++ : at)});
+        list.back().whole = text.empty();
+      }
+      return list;
+    };
+    for (auto const* meta : in)
+      if (meta) equation.operands.push_back(factors(*meta));
+    for (auto const& meta : out) equation.results.push_back(factors(meta));
+    return equation;
+  }
+  int op(OpDef const& op, std::span<Input const> inputs, Attrs attrs) override {
+    std::vector<Meta const*> in;
+    std::vector<Scalar> scalars;
+    std::vector<std::vector<int>> classes;
+    for (auto const& input : inputs) {
+      auto* const value = input.value < 0 ? nullptr : &values[static_cast<std::size_t>(input.value)];
+      in.push_back(value ? &value->meta : nullptr);
+      scalars.push_back(input.scalar);
+      if (value) classes.push_back(value->classes);
+    }
+    auto results = infer(op, in, scalars, attrs);
+    auto const equation = spelled(op, attrs, in, results);
+    int const first = static_cast<int>(values.size());
+    for (auto& meta : results) {
+      add(std::move(meta));
+      classes.push_back(values.back().classes);
+    }
+    std::vector<std::vector<Factor>> sides(equation.operands.begin(),
+                                           equation.operands.begin() + static_cast<std::ptrdiff_t>(inputs.empty() ? 0 : classes.size() - results.size()));
+    sides.insert(sides.end(), equation.results.begin(), equation.results.end());
+    std::map<char, std::array<bool, 2>> seen;  // letter → in an operand, in a result
+    std::set<char> marked;
+    for (std::size_t k = 0; k < sides.size(); ++k)
+      for (auto const& factor : sides[k])
+        for (char letter : factor.letters) {
+          seen[letter][k + results.size() >= sides.size()] = true;
+          if (factor.letters.size() > 1 || factor.whole || factor.positional || factor.selected) marked.insert(letter);
+        }
+    std::map<std::string, int> bound;
+    for (std::size_t k = 0; k < sides.size(); ++k)
+      for (std::size_t d = 0; d < sides[k].size(); ++d) {
+        auto const& name = sides[k][d].letters;
+        if (name.empty()) continue;
+        bool const stays = name.size() > 1 || marked.contains(name[0]) || !seen[name[0]][0] || !seen[name[0]][1];
+        tie(bound, name, classes[k][d], stays);
+      }
+    return first;
+  }
+  Meta const& meta(int value) override { return values[static_cast<std::size_t>(value)].meta; }
+};
+
+std::string body_equation(OpDef const& op, Attrs const& attrs, std::span<Meta const* const> in) {
+  DimTrace trace;
+  std::vector<Var> vars;
+  std::vector<int> operands, results;
+  for (auto const* meta : in) {
+    if (meta) operands.push_back(trace.add(*meta));
+    vars.push_back(meta ? Var(trace, operands.back()) : Var());
+  }
+  Body body{attrs, vars};
+  op.decompose(body);
+  for (auto const& out : body.out) results.push_back(out.input.value);
+  auto const count = [&](std::vector<int> const& list, int c) {  // values that hold the class once; -1: one holds it twice
+    int n = 0;
+    for (int value : list) {
+      auto const& classes = trace.values[static_cast<std::size_t>(value)].classes;
+      auto const times = std::ranges::count_if(classes, [&](int other) { return trace.root(other) == c; });
+      if (times > 1) return -1;
+      n += static_cast<int>(times);
+    }
+    return n;
+  };
+  std::map<int, int> names;
+  auto const side = [&](std::vector<int> const& list) {
+    std::string text;
+    for (std::size_t k = 0; k < list.size(); ++k) {
+      if (k) text += ',';
+      auto const& value = trace.values[static_cast<std::size_t>(list[k])];
+      for (std::size_t d = 0; d < value.classes.size(); ++d) {
+        int const c = trace.root(value.classes[d]);
+        bool const shared = count(operands, c) > 0 && count(results, c) == static_cast<int>(results.size());
+        if (!shared && value.meta.sizes[d].value == 1) {
+          text += '1';
+          continue;
+        }
+        text += letters(1, names.try_emplace(c, static_cast<int>(names.size())).first->second);
+        if (!shared || trace.mark(c)) text += '!';
+      }
+    }
+    return text;
+  };
+  auto const left = side(operands);
+  return left + "->" + side(results);
+}
+}  // namespace
+
 std::string equation_of(OpDef const& op, Attrs const& attrs, std::span<Meta const* const> in) {
   if (op.equation.build) return op.equation.build(attrs, in);
   if (op.equation.text.empty() && op.kind == Kind::pointwise) return "...";
+  if (op.equation.text.empty() && op.decompose && !op.element.real) return body_equation(op, attrs, in);
   return std::string(op.equation.text);
 }
 

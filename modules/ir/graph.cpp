@@ -226,8 +226,11 @@ Graph with_gradients(Graph const& graph, std::span<int const> wrt) {
   for (std::size_t n = forward; n-- > 0;) {
     Node const node = joint.nodes[n];
     std::vector<Var> cotangents;
-    for (int k = 0; k < node.results; ++k) cotangents.push_back(gradient[static_cast<std::size_t>(node.first + k)]);
-    if (!live[static_cast<std::size_t>(node.first)] || std::ranges::none_of(cotangents, [](Var const& v) { return static_cast<bool>(v); })) continue;
+    for (int k = 0; k < node.results; ++k) {
+      auto const value = static_cast<std::size_t>(node.first + k);
+      cotangents.push_back(live[value] ? gradient[value] : Var());
+    }
+    if (std::ranges::none_of(cotangents, [](Var const& v) { return static_cast<bool>(v); })) continue;
     std::vector<Var> in, out;
     auto wanted = std::make_unique<bool[]>(node.inputs.size());
     for (std::size_t k = 0; k < node.inputs.size(); ++k) {

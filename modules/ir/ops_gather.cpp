@@ -87,23 +87,42 @@ void pairs(Kernel const& kernel, Strided const& x, Strided const& index, Strided
 void evaluate_gather(Kernel const& kernel) {
   pairs(kernel, kernel.in[0], kernel.in[1], kernel.out[0], [&](auto from, auto to) { copy_element(kernel.out[0], to, kernel.in[0], from); });
 }
-void infer_scatter_add(Inference& call) {
+void infer_scatter(Inference& call) {
   auto const &x = call.x(0), &index = call.x(1), &source = call.x(2);
   need_index(call, index);
-  if (x.dtype != source.dtype) fail("scatter_add: dtypes differ: {} and {}", base::info(x.dtype).name, base::info(source.dtype).name);
+  if (x.dtype != source.dtype) fail("{}: dtypes differ: {} and {}", call.op.name, base::info(x.dtype).name, base::info(source.dtype).name);
   if (x.rank() != index.rank() || x.rank() != source.rank())
-    fail("scatter_add: ranks differ: {}, {} and {}", to_string(x), to_string(index), to_string(source));
+    fail("{}: ranks differ: {}, {} and {}", call.op.name, to_string(x), to_string(index), to_string(source));
   auto const axis = axis_of(call, x);
   for (std::size_t d = 0; d < x.sizes.size(); ++d)
     if (!less_equal(index.sizes[d], source.sizes[d]) || (d != axis && !less_equal(index.sizes[d], x.sizes[d])))
-      fail("scatter_add: index size {} exceeds {} or {} at dim {}", index.sizes[d].value, source.sizes[d].value, x.sizes[d].value, d);
+      fail("{}: index size {} exceeds {} or {} at dim {}", call.op.name, index.sizes[d].value, source.sizes[d].value, x.sizes[d].value, d);
   call.out.push_back(contiguous_meta(x.dtype, x.device, x.sizes));
 }
-void evaluate_scatter_add(Kernel const& kernel) {
+template <bool adds>
+void evaluate_scatter(Kernel const& kernel) {
   copy_all(kernel.in[0], kernel.out[0]);
   Strided source = kernel.in[2];
   source.sizes = kernel.in[1].sizes;
-  pairs(kernel, kernel.out[0], kernel.in[1], source, [&](auto to, auto from) { add_into(kernel.out[0], to, source, from); });
+  pairs(kernel, kernel.out[0], kernel.in[1], source,
+        [&](auto to, auto from) { adds ? add_into(kernel.out[0], to, source, from) : copy_element(kernel.out[0], to, source, from); });
+}
+std::string scatter_equation(Attrs const&, std::span<Meta const* const> in) {
+  std::string wide, index, source;
+  int const r = in[0]->rank();
+  for (int d = 0; d < r; ++d) wide += letters(1, d) + "!", index += letters(1, r + d) + "!", source += letters(1, 2 * r + d) + "!";
+  return wide + "," + index + "," + source + "->" + wide;
+}
+Var source_grad(Vjp& v) {  // src may be larger than the index: pad with zeros
+  Var g = call(gather, {v.g(), v.x(1)}, v.attrs);
+  auto const &have = v.x(1).meta().sizes, &need = v.x(2).meta().sizes;
+  for (std::size_t d = 0; d < need.size(); ++d)
+    if (!same(have[d], need[d])) {
+      Dims sizes = g.meta().sizes;
+      sizes[d] = need[d];
+      g = call(slice_grad, {g}, Attrs{}.with(sizes).with(Dim(d)).with(Dim(0)).with(have[d]).with(Dim(1)));
+    }
+  return g;
 }
 
 // index_select(x, dim, index): whole slices; index_add is its transpose.
@@ -287,26 +306,19 @@ constinit const OpDef gather{.name = "gather", .kind = Kind::gather, .signature 
       v.grad(0) = call(scatter_add, {zeros, v.x(1), v.g()}, v.attrs);
     }, .saves = 2, .infer = infer_gather, .evaluate = evaluate_gather};
 constinit const OpDef scatter_add{.name = "scatter_add", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index, Tensor src",
-    .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) {
-      std::string wide, index, source;
-      int const r = in[0]->rank();
-      for (int d = 0; d < r; ++d) wide += letters(1, d) + "!", index += letters(1, r + d) + "!", source += letters(1, 2 * r + d) + "!";
-      return wide + "," + index + "," + source + "->" + wide;
-    }},
-    .terms = "a-b", .mono = "+.+", .types = Types::first,
+    .equation = {.build = scatter_equation}, .terms = "a-b", .mono = "+.+", .types = Types::first,
     .vjp = [](Vjp& v) {
       v.grad(0) = v.g();
-      if (!v.wants(2)) return;
-      Var g = call(gather, {v.g(), v.x(1)}, v.attrs);  // src may be larger than the index: pad with zeros
-      auto const &have = v.x(1).meta().sizes, &need = v.x(2).meta().sizes;
-      for (std::size_t d = 0; d < need.size(); ++d)
-        if (!same(have[d], need[d])) {
-          Dims sizes = g.meta().sizes;
-          sizes[d] = need[d];
-          g = call(slice_grad, {g}, Attrs{}.with(sizes).with(Dim(d)).with(Dim(0)).with(have[d]).with(Dim(1)));
-        }
-      v.grad(2) = g;
-    }, .saves = 2, .infer = infer_scatter_add, .evaluate = evaluate_scatter_add};
+      if (v.wants(2)) v.grad(2) = source_grad(v);
+    }, .saves = 2, .infer = infer_scatter, .evaluate = evaluate_scatter<true>};
+constinit const OpDef scatter{.name = "scatter", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index, Tensor src",
+    .equation = {.build = scatter_equation}, .terms = "a-b", .mono = "+.+", .copy = true, .types = Types::first,
+    .vjp = [](Vjp& v) {  // as in PyTorch, of an index that names no place twice
+      auto const& index = v.x(1).meta();
+      Var const zeros = create(*v.x(1).emit, full, Attrs{}.with(index.sizes).with(v.g().meta().dtype).with(index.device).with_num(0.0));
+      if (v.wants(0)) v.grad(0) = call(scatter, {v.g(), v.x(1), zeros}, v.attrs);
+      if (v.wants(2)) v.grad(2) = source_grad(v);
+    }, .saves = 2, .infer = infer_scatter, .evaluate = evaluate_scatter<false>};
 constinit const OpDef index_select{.name = "index_select", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return slices_equation(attrs, *in[0], *in[1], false); }}, .terms = "a-", .mono = "+.", .copy = true,
     .types = Types::first,
@@ -341,7 +353,7 @@ constinit const OpDef triu{.name = "triu", .kind = Kind::gather, .signature = "T
     .copy = true, .types = Types::first, .vjp = [](Vjp& v) { v.grad(0) = call(triu, {v.g()}, v.attrs); }, .infer = infer_triangle, .evaluate = evaluate_triangle<true>};
 
 namespace {
-constexpr std::array rows{&embedding, &embedding_grad, &gather, &scatter_add, &index_select, &index_add, &cat, &tril, &triu};
+constexpr std::array rows{&embedding, &embedding_grad, &gather, &scatter_add, &scatter, &index_select, &index_add, &cat, &tril, &triu};
 }
 // clang-format on
 std::span<OpDef const* const> gather_rows() { return rows; }

@@ -84,6 +84,19 @@ std::vector<Var> wide_operands(Body const& body) {
   return wide;
 }
 void settle(Body& body, Var result) { body.out.push_back(cast(result, promoted(body))); }
+Var nth(Var first, int k) { return {*first.emit, first.input.value + k}; }
+Var concat(std::span<Var const> parts, Dim dim) {
+  ensure(!parts.empty(), "a rule's cat needs parts");
+  std::vector<Input> inputs;
+  for (auto const& part : parts) inputs.push_back(part.input);
+  return {*parts[0].emit, parts[0].emit->op(ops::cat, inputs, Attrs{}.with(dim))};
+}
+Var shaped(Var x, std::span<Dim const> sizes) { return call(ops::reshape, {x}, Attrs{}.with(sizes)); }
+Var cut(Var x, Dim dim, Dim start, Dim end) { return call(ops::slice, {x}, Attrs{}.with(dim).with(start).with(end).with(Dim(1))); }
+Var counting(Var like, Dim n) {
+  return create(*like.emit, ops::arange, Attrs{}.with(Dim(absent)).with(like.meta().device).with_num(0).with_num(Scalar(n)).with_num(1));
+}
+int dim_of(Var x, Dim dim) { return base::wrap_dim("dim", dim.value, std::max(x.rank(), 1)); }
 
 Var operator+(Var a, Var b) { return a.is_tensor() ? call(ops::add, {a, b}, one_alpha) : call(ops::add, {b, a}, one_alpha); }
 Var operator-(Var a, Var b) { return call(ops::sub, {a, b}, one_alpha); }
@@ -119,11 +132,18 @@ struct Recorder final : Emit {
     int const first = below.op(op, inputs, attrs);
     Entry entry{&op, {}, {}, std::move(attrs)};
     for (auto const& in : inputs) entry.in.emplace_back(&below, in);
-    for (int k = 0; k < op.results; ++k) entry.out.emplace_back(below, first + k);
+    for (int k = 0, n = result_count(op, inputs, entry.attrs); k < n; ++k) entry.out.emplace_back(below, first + k);
     entries.push_back(std::move(entry));
     return first;
   }
   Meta const& meta(int value) override { return below.meta(value); }
+  int result_count(OpDef const& op, std::span<Input const> inputs, Attrs const& attrs) {
+    if (op.results > 0) return op.results;
+    std::vector<Meta const*> in;
+    std::vector<Scalar> scalars;
+    for (auto const& input : inputs) in.push_back(input.value >= 0 ? &meta(input.value) : nullptr), scalars.push_back(input.scalar);
+    return static_cast<int>(infer(op, in, scalars, attrs).size());
+  }
 };
 
 void differentiate_body(OpDef const& op, Vjp& vjp) {
@@ -143,7 +163,8 @@ void differentiate_body(OpDef const& op, Vjp& vjp) {
   op.decompose(body);
   for (auto const& entry : recorder.entries)
     if (std::ranges::any_of(entry.in, [&](Var const& v) { return live.contains(v.input.value); }) && (entry.op->vjp || entry.op->decompose))
-      for (auto const& out : entry.out) live.insert(out.input.value);
+      for (auto const& out : entry.out)
+        if (base::is_real(out.meta().dtype)) live.insert(out.input.value);
   auto const accumulate = [&](int value, Var g) {
     auto [at, fresh] = gradient.try_emplace(value, g);
     if (!fresh) at->second = at->second + g;
@@ -151,11 +172,14 @@ void differentiate_body(OpDef const& op, Vjp& vjp) {
   for (std::size_t k = 0; k < body.out.size(); ++k)
     if (vjp.cotangents[k]) accumulate(body.out[k].input.value, vjp.cotangents[k]);
   for (auto entry = recorder.entries.rbegin(); entry != recorder.entries.rend(); ++entry) {
-    auto const g = gradient.find(entry->out[0].input.value);
-    if (g == gradient.end() || !live.contains(entry->out[0].input.value)) continue;
+    std::vector<Var> cotangents;
+    for (auto const& out : entry->out) {
+      auto const g = gradient.find(out.input.value);
+      cotangents.push_back(g != gradient.end() && live.contains(out.input.value) ? g->second : Var());
+    }
+    if (std::ranges::none_of(cotangents, [](Var const& v) { return static_cast<bool>(v); })) continue;
     auto wanted = std::make_unique<bool[]>(entry->in.size());
     for (std::size_t k = 0; k < entry->in.size(); ++k) wanted[k] = live.contains(entry->in[k].input.value);
-    std::array const cotangents{g->second};
     Vjp inner{entry->attrs, entry->in, entry->out, cotangents, {wanted.get(), entry->in.size()}, {}};
     differentiate(*entry->op, inner);
     for (std::size_t k = 0; k < inner.grads.size(); ++k)

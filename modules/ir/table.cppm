@@ -1,6 +1,7 @@
 export module tenon.ir:table;
 import std;
 import :op;
+import :rule;
 
 export namespace tenon::ir {
 
@@ -29,7 +30,7 @@ extern const OpDef max_pool2d, max_pool2d_grad, avg_pool2d, avg_pool2d_grad;
 // ops_view.cpp
 extern const OpDef reshape, permute, transpose, expand, unsqueeze, squeeze, slice, select, slice_grad, flatten;
 // ops_gather.cpp
-extern const OpDef embedding, embedding_grad, gather, scatter_add, index_select, index_add, cat, tril, triu;
+extern const OpDef embedding, embedding_grad, gather, scatter_add, scatter, index_select, index_add, cat, tril, triu;
 // ops_creation.cpp
 extern const OpDef full, arange, rand, randn, randint, randperm;
 // ops_composite.cpp
@@ -44,6 +45,18 @@ extern const OpDef atan2, hypot, copysign, cosh, xlogy;
 extern const OpDef hardtanh, logsigmoid;
 // ops_distance.cpp
 extern const OpDef vector_norm, pairwise_distance;
+// ops_split.cpp
+extern const OpDef split, chunk, tensor_split, unbind, narrow;
+// ops_layout.cpp
+extern const OpDef flip, roll, repeat, unfold, pad;
+// ops_diagonal.cpp
+extern const OpDef diagonal, diagonal_grad, diag_embed;
+// ops_index.cpp
+extern const OpDef index_at, index_put, index_copy, take_along_dim, masked_scatter, one_hot;
+// ops_sort.cpp
+extern const OpDef sort, cummax, cummin, argsort, topk, max_dim, min_dim;
+// ops_scan.cpp
+extern const OpDef cumprod, logcumsumexp;
 // clang-format on
 
 }  // namespace tenon::ir::ops
@@ -51,5 +64,19 @@ extern const OpDef vector_norm, pairwise_distance;
 namespace tenon::ir::ops {
 /// The rows of ops_KIND.cpp, listed at its end.
 std::span<OpDef const* const> pointwise_rows(), binary_rows(), reduction_rows(), contraction_rows(), window_rows(), view_rows(), gather_rows(), creation_rows(),
-    composite_rows(), norm_rows(), loss_rows(), special_rows(), activation_rows(), distance_rows(), pair_loss_rows(), matrix_rows();
+    composite_rows(), norm_rows(), loss_rows(), special_rows(), activation_rows(), distance_rows(), pair_loss_rows(), matrix_rows(), split_rows(),
+    layout_rows(), diagonal_rows(), index_rows(), sort_rows(), scan_rows(), statistics_rows(), product_rows();
 }  // namespace tenon::ir::ops
+
+namespace tenon::ir {  // words of bodies
+/// Result k of the call whose first result is `first`.
+Var nth(Var first, int k);
+/// cat, reshape, and slice from start to end (MAX: to the last).
+Var concat(std::span<Var const> parts, Dim dim);
+Var shaped(Var x, std::span<Dim const> sizes);
+Var cut(Var x, Dim dim, Dim start, Dim end);
+/// The i64 numbers 0 to n - 1, on the device of `like`.
+Var counting(Var like, Dim n);
+/// `dim` of `x`, wrapped; 0 for a 0-d tensor.
+int dim_of(Var x, Dim dim);
+}  // namespace tenon::ir

@@ -62,8 +62,8 @@ struct Eager final : Interpreter {
 }  // namespace
 
 namespace {
-// Its results share memory, so every interpreter must see the views that it is made of.
-bool is_composite_view(ir::OpDef const& op) { return op.kind == ir::Kind::view && !op.geometry; }
+// Its results share memory, so every interpreter must see the views that it is made of; or only its body knows how many there are.
+bool runs_as_body(ir::OpDef const& op) { return op.results == 0 || (op.kind == ir::Kind::view && !op.geometry); }
 }  // namespace
 
 Active::Active(Rank rank, Interpreter* interpreter) : rank_(rank), outer_(std::exchange(active[static_cast<std::size_t>(rank)], interpreter)) {}
@@ -104,7 +104,7 @@ Tensor apply(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const
   constexpr int top = static_cast<int>(Rank::autocast);
   auto const list = operands_of(op, operands);
   Call const call{op, list, attrs, at};
-  if (is_composite_view(op)) return std::move(run_body(call, top)[0]);
+  if (runs_as_body(op)) return std::move(run_body(call, top)[0]);
   Tensor result;
   dispatch(call, top, {&result, 1});
   return result;
@@ -114,7 +114,7 @@ std::vector<Tensor> apply_all(ir::OpDef const& op, std::span<Arg const> operands
   constexpr int top = static_cast<int>(Rank::autocast);
   auto const list = operands_of(op, operands);
   Call const call{op, list, attrs, at};
-  if (is_composite_view(op)) return run_body(call, top);
+  if (runs_as_body(op)) return run_body(call, top);
   std::vector<Tensor> results(op.results);
   dispatch(call, top, results);
   return results;
@@ -144,7 +144,7 @@ int DispatchEmit::op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir:
   Call const call{op, list, attrs, at};
   auto const first = static_cast<int>(values.size());
   std::vector<Tensor> results;
-  if (is_composite_view(op))
+  if (runs_as_body(op))
     results = run_body(call, from);
   else
     results.resize(op.results), dispatch(call, from, results);

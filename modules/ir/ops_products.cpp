@@ -1,0 +1,54 @@
+// Products of two tensors, as bodies over matmul and multiplication.
+module tenon.ir;
+import std;
+import tenon.base;
+
+namespace tenon::ir::ops {
+using base::fail;
+namespace {
+void cross_body(Body& b) {
+  Var const x = b.x(0), y = b.x(1);
+  if (x.rank() != y.rank() || x.rank() == 0) fail("cross: needs equal ranks of at least 1: {} and {}", to_string(x.meta()), to_string(y.meta()));
+  int dim = -1;
+  if (b.attrs.ints[0].value != absent) dim = dim_of(x, b.attrs.ints[0]);
+  for (int d = 0; dim < 0 && d < x.rank(); ++d)
+    if (same(x.size(d), 3)) dim = d;
+  if (dim < 0 || !same(x.size(dim), 3) || !same(y.size(dim), 3)) fail("cross: needs a dim of size 3 in {} and {}", to_string(x.meta()), to_string(y.meta()));
+  auto const moved = [&](Var of, int by) { return call(roll, {of}, Attrs{}.with(std::array{Dim(-by)}).with(std::array{Dim(dim)})); };
+  b.out.push_back(moved(x, 1) * moved(y, 2) - moved(x, 2) * moved(y, 1));
+}
+void tensordot_body(Body& b) {
+  Var const x = b.x(0), y = b.x(1);
+  auto const n = b.attrs.ints[0].value;
+  if (n < 0 || n > x.rank() || n > y.rank()) fail("tensordot: {} dims of {} and {}", n, to_string(x.meta()), to_string(y.meta()));
+  int const count = static_cast<int>(n), lead = x.rank() - count;
+  Dim rows = 1, inner = 1, columns = 1;
+  Dims sizes;
+  for (int d = 0; d < lead; ++d) rows = rows * x.size(d), sizes.push_back(x.size(d));
+  for (int d = 0; d < count; ++d) {
+    if (!same(x.size(lead + d), y.size(d))) fail("tensordot: inner dims differ: {} and {}", x.size(lead + d).value, y.size(d).value);
+    inner = inner * y.size(d);
+  }
+  for (int d = count; d < y.rank(); ++d) columns = columns * y.size(d), sizes.push_back(y.size(d));
+  b.out.push_back(shaped(call(matmul, {shaped(x, std::array{rows, inner}), shaped(y, std::array{inner, columns})}), sizes));
+}
+}  // namespace
+
+// clang-format off
+constinit const OpDef cross{.name = "cross", .kind = Kind::contraction, .signature = "Tensor input, Tensor other, int? dim=None", .terms = "aa", .mono = "..",
+    .decompose = cross_body};
+constinit const OpDef tensordot{.name = "tensordot", .kind = Kind::contraction, .signature = "Tensor a, Tensor b, int dims=2",
+    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
+      int const n = static_cast<int>(attrs.ints[0].value), lead = in[0]->rank() - n, rest = in[1]->rank() - n;
+      auto const left = letters(lead), inner = letters(n, lead), right = letters(rest, lead + n);
+      return left + inner + "," + inner + right + "->" + left + right;
+    }},
+    .terms = "aa", .combine = Monoid::sum, .mono = "..", .precision = Precision::low, .decompose = tensordot_body};
+
+namespace {
+constexpr std::array rows{&cross, &tensordot};
+}
+// clang-format on
+std::span<OpDef const* const> product_rows() { return rows; }
+
+}  // namespace tenon::ir::ops
