@@ -116,7 +116,7 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span
     for (std::size_t k = 0; k < adopted.size(); ++k) frame.slots[static_cast<std::size_t>(event.result) + k] = adopted[k];
   }
   for (std::int32_t k = 0; adopted.empty() && k < event.results; ++k) {
-    auto const place = static_cast<std::size_t>(event.result + k);
+    auto const place = static_cast<std::size_t>(event.result) + static_cast<std::size_t>(k);
     auto const& slot = segment->slots[place];
     Tensor result;
     if (call.op.geometry) {
@@ -156,7 +156,7 @@ std::vector<Replayed> Session::Data::replayed() const {
                                                  : Operand{frame.slots[static_cast<std::size_t>(event.slots[k])].get(), {}});
     for (auto& number : call.attrs.ints) number = symbols.evaluate(number, frame.bindings);
     for (auto& number : call.attrs.nums) number = symbols.evaluate(number, frame.bindings);
-    for (std::int32_t k = 0; k < event.results; ++k) call.results.push_back(frame.slots[static_cast<std::size_t>(event.result + k)]);
+    for (std::int32_t k = 0; k < event.results; ++k) call.results.push_back(frame.slots[static_cast<std::size_t>(event.result) + static_cast<std::size_t>(k)]);
     if (event.op == &copy_row) call.results.emplace_back(call.operands[0].impl);
     calls.push_back(std::move(call));
   }

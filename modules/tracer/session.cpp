@@ -206,7 +206,7 @@ std::optional<At> Session::made_at(Impl const& impl) const {
   std::size_t const count = data.phase == Phase::replay ? data.frame.event : events.size();
   for (std::size_t k = count; k-- > 0;) {
     for (std::int32_t r = 0; r < events[k].results; ++r) {
-      auto const& slot = data.frame.slots[static_cast<std::size_t>(events[k].result + r)];
+      auto const& slot = data.frame.slots[static_cast<std::size_t>(events[k].result) + static_cast<std::size_t>(r)];
       if (slot && slot->id == impl.id) return events[k].at;
     }
   }
