@@ -142,12 +142,7 @@ struct Backward {
       cotangents.push_back(k < gradients.size() && gradients[k].defined() ? emit.add(gradients[k]) : ir::Var());
     }
     ir::Vjp vjp{node.attrs, in, out, cotangents, {wanted.get(), node.inputs.size()}, {}};
-    if (node.custom) {
-      vjp.grads.assign(in.size(), {});
-      node.custom(vjp);
-    } else {
-      ir::differentiate(*node.op, vjp);
-    }
+    ir::differentiate(*node.op, vjp);
     for (std::size_t k = 0; k < in.size(); ++k)
       if (wanted[k] && vjp.grads[k]) give(node.inputs[k], emit.tensor(vjp.grads[k]));
   }

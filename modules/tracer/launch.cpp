@@ -54,7 +54,6 @@ void Session::Data::publish(Break reason_to_end) {
   }
   segment = draft.release();
   state.segments.push_back(segment);
-  ++site->count;
   site->first.store(segment, std::memory_order_release);
   site->hot.store(segment, std::memory_order_release);
   if (base::log_enabled("guards"))

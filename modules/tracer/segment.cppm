@@ -73,8 +73,7 @@ struct Segment {
 /// Where segments start: the function's entry or a break.
 struct Site {
   std::atomic<Segment*> first{nullptr}, hot{nullptr};
-  std::int32_t count = 0;                                 ///< under the State's mutex
-  std::map<std::int32_t, std::vector<base::Shape>> seen;  ///< sizes of each argument at recordings, likewise
+  std::map<std::int32_t, std::vector<base::Shape>> seen;  ///< sizes of each argument at recordings, under the State's mutex
   bool limited = false;
   ~Site();
 };

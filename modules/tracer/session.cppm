@@ -40,7 +40,6 @@ struct TapeNode : base::RefCounted {
   std::vector<Edge> inputs, results;  ///< of a result: meta and, where the rule reads it, saved
   std::uint64_t order = 0;            ///< calls made later have larger numbers
   At at;
-  std::function<void(ir::Vjp&)> custom;  ///< the user's own backward instead of the row's
   TapeNode() = default;
   ~TapeNode();
 };
