@@ -232,6 +232,9 @@ constexpr std::string_view table[] = {
     // creation and random
     "full(size=[2, 3], fill_value=1.5)",
     "full(size=[], fill_value=2, dtype=i64)",
+    "constant(elements=\"1 2.5 -3 inf\", size=[2, 2], dtype=f64)",
+    "constant(elements=\"1 0 -3\", size=[3], dtype=i64)",
+    "constant(elements=\"\", size=[0])",
     "arange(start=2, end=11, step=3)",
     "arange(start=0.5, end=2.0, step=0.25)",
     "arange(start=5, end=0, step=-2)",

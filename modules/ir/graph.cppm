@@ -11,7 +11,7 @@ export namespace tenon::ir {
 
 /// One parameter of a signature.
 struct Parameter {
-  enum class Type : std::uint8_t { tensor, tensors, whole, size, wholes, sizes, flag, real, dtype, choice, text, counter, device };
+  enum class Type : std::uint8_t { tensor, tensors, whole, size, wholes, sizes, flag, real, dtype, choice, text, counter, device, reals };
   Type type;
   std::string_view name;
   std::string_view fallback;  ///< the default's text; empty: required
@@ -54,6 +54,8 @@ base::DType common_type(std::span<base::DType const> dtypes, std::span<int const
 base::DType result_type(Inference const& call);
 /// Runs one op on memory with the reference kernels; sizes and dtypes of `out` are as inferred.
 void evaluate(OpDef const& op, std::span<Strided const> in, std::span<Scalar const> scalars, Attrs const& attrs, std::span<Strided> out);
+/// Metas of the results of a call whose sizes depend on elements (op.measured).
+std::vector<Meta> measure(OpDef const& op, std::span<Strided const> in, std::span<Scalar const> scalars, Attrs const& attrs, base::Device device);
 /// The attributes that an element function receives: every one but lists and texts, in signature order; an absent float is NaN.
 std::vector<double> element_attributes(OpDef const& op, Attrs const& attrs);
 /// Whether evaluate has a kernel for the op; otherwise it must be decomposed first.
@@ -76,6 +78,7 @@ struct Node {
   Attrs attrs;
   int first = 0, results = 1;  ///< its values are first … first + results - 1
   base::At at;
+  std::string_view module{};  ///< path of the layer that called it ("blocks.0.mlp"), interned; empty: none
 };
 struct Value {
   MetaRef meta;

@@ -248,4 +248,20 @@ DType common_type(std::span<DType const> dtypes, std::span<int const> ranks, std
   return combine(groups[0], combine(groups[1], groups[2])).value_or(DType::f32);
 }
 
+std::vector<Meta> measure(OpDef const& op, std::span<Strided const> in, std::span<Scalar const> scalars, Attrs const& attrs, base::Device device) {
+  std::vector<Meta> metas(in.size());
+  std::vector<Meta const*> pointers(in.size());
+  for (std::size_t k = 0; k < in.size(); ++k) {
+    if (!in[k].data) continue;
+    metas[k] = contiguous_meta(in[k].dtype, device, Dims(std::vector<Dim>(in[k].sizes.begin(), in[k].sizes.end())));
+    pointers[k] = &metas[k];
+  }
+  Inference call{op, attrs, pointers, scalars};
+  op.infer(call);
+  std::vector<Dims> sizes(call.out.size());
+  op.measured({op, attrs, in, scalars, {}}, sizes);
+  for (std::size_t k = 0; k < sizes.size(); ++k) call.out[k] = contiguous_meta(call.out[k].dtype, device, sizes[k]);
+  return std::move(call.out);
+}
+
 }  // namespace tenon::ir

@@ -4,3 +4,5 @@ export import :op;
 export import :rule;
 export import :graph;
 export import :table;
+export import :rewrite;
+export import :text;

@@ -102,8 +102,9 @@ struct OpDef {
   void (*vjp)(Vjp&) = nullptr;  ///< gradient; null: not differentiable, or through the decomposition
   std::uint32_t saves = 0;      ///< what the gradient reads: bit k operand k, bit 16+k result k
   bool (*geometry)(View&) = nullptr;
-  void (*infer)(Inference&) = nullptr;        ///< null: derived from equation, kind and types
-  void (*evaluate)(Kernel const&) = nullptr;  ///< null: derived from `element` or the decomposition
+  void (*infer)(Inference&) = nullptr;                               ///< null: derived from equation, kind and types
+  void (*evaluate)(Kernel const&) = nullptr;                         ///< null: derived from `element` or the decomposition
+  void (*measured)(Kernel const&, std::span<Dims> sizes) = nullptr;  ///< sizes of the results where they depend on elements: such a call breaks a graph
   void (*decompose)(Body&) = nullptr;
 };
 inline constexpr std::uint32_t saves_result = 1u << 16;

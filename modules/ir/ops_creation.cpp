@@ -30,6 +30,38 @@ void evaluate_full(Kernel const& kernel) {
       y.set_whole(i, value.whole);
 }
 
+std::string_view next_word(std::string_view& rest) {
+  rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+  auto const word = rest.substr(0, rest.find(' '));
+  return rest.remove_prefix(word.size()), word;
+}
+std::int64_t whole_in(std::string_view word) {
+  std::int64_t number{};
+  auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error != std::errc{} || end != word.data() + word.size()) fail("constant: '{}' is no whole number", word);
+  return number;
+}
+double real_in(std::string const& word) {
+  char* end = nullptr;
+  double const number = std::strtod(word.c_str(), &end);
+  if (end != word.c_str() + word.size()) fail("constant: '{}' is no number", word);
+  return number;
+}
+void evaluate_constant(Kernel const& kernel) {
+  auto const& y = kernel.out[0];
+  std::string_view rest = kernel.attrs.text;
+  std::int64_t const n = base::numel(y.sizes);
+  for (std::int64_t i = 0; i < n; ++i) {
+    auto const word = next_word(rest);
+    if (word.empty()) fail("constant: {} elements given, {} needed", i, n);
+    if (base::is_real(y.dtype))
+      y.set(i, real_in(std::string(word)));
+    else
+      y.set_whole(i, whole_in(word));
+  }
+  if (!next_word(rest).empty()) fail("constant: more than {} elements given", n);
+}
+
 bool whole_numbers(std::span<Scalar const> numbers) {
   return std::ranges::all_of(numbers, [](Scalar const& s) { return s.kind != ScalarKind::real; });
 }
@@ -127,6 +159,9 @@ std::string random_equation(Attrs const& attrs, std::span<Meta const* const>) { 
 // clang-format off
 constinit const OpDef full{.name = "full", .kind = Kind::creation, .signature = "size[] size, float fill_value, *, dtype dtype=f32, device device=cpu",
     .equation = {.build = sized_equation}, .types = Types::custom, .source = "{a0}", .infer = infer_sized, .evaluate = evaluate_full};
+constinit const OpDef constant{.name = "constant", .kind = Kind::creation,  // elements as words in row-major order, as to_chars writes them
+    .signature = "str elements, size[] size, *, dtype dtype=f32, device device=cpu", .equation = {.build = sized_equation}, .types = Types::custom,
+    .infer = infer_sized, .evaluate = evaluate_constant};
 constinit const OpDef arange{.name = "arange", .kind = Kind::creation, .signature = "fixed start, fixed end, fixed step=1, *, dtype? dtype=None, device device=cpu",
     .equation = {"->a+"}, .types = Types::custom, .infer = infer_arange, .evaluate = evaluate_arange};
 constinit const OpDef rand{.name = "rand", .kind = Kind::random, .signature = "size[] size, *, counter seed=0, counter offset=0, dtype dtype=f32, device device=cpu",
@@ -150,7 +185,7 @@ constinit const OpDef randperm{.name = "randperm", .kind = Kind::random, .signat
     }, .evaluate = evaluate_randperm};
 
 namespace {
-constexpr std::array rows{&full, &arange, &rand, &randn, &randint, &randperm};
+constexpr std::array rows{&full, &constant, &arange, &rand, &randn, &randint, &randperm};
 }
 // clang-format on
 std::span<OpDef const* const> creation_rows() { return rows; }

@@ -32,7 +32,7 @@ extern const OpDef reshape, permute, transpose, expand, unsqueeze, squeeze, slic
 // ops_gather.cpp
 extern const OpDef embedding, embedding_grad, gather, scatter_add, scatter, index_select, index_add, cat, tril, triu;
 // ops_creation.cpp
-extern const OpDef full, arange, rand, randn, randint, randperm;
+extern const OpDef full, constant, arange, rand, randn, randint, randperm;
 // ops_composite.cpp
 extern const OpDef linear, mm, bmm, addmm, dropout, stack, scaled_dot_product_attention;
 // ops_norm.cpp
@@ -57,6 +57,10 @@ extern const OpDef index_at, index_put, index_copy, take_along_dim, masked_scatt
 extern const OpDef sort, cummax, cummin, argsort, topk, max_dim, min_dim;
 // ops_scan.cpp
 extern const OpDef cumprod, logcumsumexp;
+// ops_convolution.cpp
+extern const OpDef convolution;
+// ops_selection.cpp
+extern const OpDef nonzero, masked_select, unique;
 // clang-format on
 
 }  // namespace tenon::ir::ops
@@ -65,7 +69,8 @@ namespace tenon::ir::ops {
 /// The rows of ops_KIND.cpp, listed at its end.
 std::span<OpDef const* const> pointwise_rows(), binary_rows(), reduction_rows(), contraction_rows(), window_rows(), view_rows(), gather_rows(), creation_rows(),
     composite_rows(), norm_rows(), loss_rows(), special_rows(), activation_rows(), distance_rows(), pair_loss_rows(), matrix_rows(), split_rows(),
-    layout_rows(), diagonal_rows(), index_rows(), sort_rows(), scan_rows(), statistics_rows(), product_rows();
+    layout_rows(), diagonal_rows(), index_rows(), sort_rows(), scan_rows(), statistics_rows(), product_rows(), convolution_rows(), pool_rows(), resize_rows(),
+    bag_rows(), einsum_rows(), selection_rows(), spelling_rows(), collective_rows();
 }  // namespace tenon::ir::ops
 
 namespace tenon::ir {  // words of bodies
