@@ -116,18 +116,6 @@ ir::Graph gradient_graph(ir::Graph const& graph, std::span<int const> wrt) {
 
 ir::Evaluated run(ir::Graph const& graph, std::span<Strided const> inputs) { return ir::evaluate(ir::decompose(graph), inputs); }
 
-std::string caught(std::function<void()> const& act) {
-  try {
-    act();
-  } catch (base::Error const& error) {
-    return error.what();
-  } catch (base::Bug const& bug) {
-    return std::string("Bug: ") + bug.what();
-  }
-  return "nothing";
-}
-bool says(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
 int tier(int quick, int usual, int full) {
   char const* const name = std::getenv("TENON_TIER");
   std::string_view const which = name ? name : "";

@@ -5,21 +5,14 @@ import tenon.base;
 import tenon.ir;
 import tenon.guards;
 import tenon.tracer;
+#include "caught.hpp"
 
 using namespace tenon;
 using namespace tenon::tracer;
+using support::caught;
 
 namespace {
 std::vector<double> numbers(Tensor const& x) { return x.to_vector<double>(); }
-template <class F>
-std::string caught(F f) {
-  try {
-    f();
-  } catch (base::Error const& error) {
-    return error.what();
-  }
-  return "no error";
-}
 struct Model {
   Tensor weight, bias;
   std::string name = "linear";

@@ -105,17 +105,7 @@ std::string mismatch(ModeGuard const& expected, ModeGuard const& actual) {
 
 bool holds(ir::Constraint const& constraint, Symbols const& symbols, Bindings const& bindings) {
   auto const a = symbols.evaluate(constraint.a, bindings), b = symbols.evaluate(constraint.b, bindings);
-  switch (constraint.relation) {
-    case ir::Relation::equal:
-      return a == b;
-    case ir::Relation::unequal:
-      return a != b;
-    case ir::Relation::less:
-      return a < b;
-    case ir::Relation::less_equal:
-      return a <= b;
-  }
-  return false;
+  return ir::holds(a, constraint.relation, b);
 }
 
 std::string to_string(GuardSet const& guards, Symbols const& symbols) {
