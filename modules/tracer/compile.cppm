@@ -40,22 +40,41 @@ class Compiled {
   auto operator()(Args&&... args) const -> std::invoke_result_t<F&, Args&...> {
     using Result = std::invoke_result_t<F&, Args&...>;
     if (Session::current()) return std::invoke(fn_, args...);
+    auto const each = [&](auto& visit) {
+      [[maybe_unused]] std::int64_t index = 0;
+      Path const all{nullptr, "args"};
+      (each_leaf(args, Path{&all, {}, index++}, visit), ...);
+    };
     Arguments arguments;
-    auto visit = [&](Path const& path, auto& leaf) {
+    auto gather = [&](Path const&, auto& leaf) {
       using Leaf = std::remove_cvref_t<decltype(leaf)>;
       if constexpr (std::is_same_v<Leaf, Tensor>) {
-        if (leaf.defined()) arguments.tensors.push_back(leaf.impl()), arguments.names.push_back(path.text());
+        if (leaf.defined()) arguments.tensors.push_back(leaf.impl());
       } else if constexpr (std::is_same_v<Leaf, bool>) {
-        arguments.values.emplace_back(path.text(), leaf ? "true" : "false");
+        arguments.values.push_back({leaf ? "true" : "false"});
+      } else if constexpr (std::is_same_v<Leaf, Length>) {
+        arguments.values.push_back({"length", leaf.items});
       } else if constexpr (std::is_enum_v<Leaf>) {
-        arguments.values.emplace_back(path.text(), std::to_string(static_cast<std::int64_t>(leaf)));
+        arguments.values.push_back({{}, static_cast<std::int64_t>(leaf)});
       } else if constexpr (!std::is_arithmetic_v<Leaf>) {
-        arguments.values.emplace_back(path.text(), std::string(std::string_view(leaf)));
+        arguments.values.push_back({std::string(std::string_view(leaf))});
       }
     };
-    [[maybe_unused]] std::int64_t index = 0;
-    Path const all{nullptr, "args"};
-    (each_leaf(args, Path{&all, {}, index++}, visit), ...);
+    each(gather);
+    auto const names = [&each](bool tensors) {
+      std::vector<std::string> list;
+      auto name = [&](Path const& path, auto& leaf) {
+        using Leaf = std::remove_cvref_t<decltype(leaf)>;
+        if constexpr (std::is_same_v<Leaf, Tensor>) {
+          if (tensors && leaf.defined()) list.push_back(path.text());
+        } else if constexpr (std::is_same_v<Leaf, bool> || !std::is_arithmetic_v<Leaf>) {
+          if (!tensors) list.push_back(path.text());
+        }
+      };
+      each(name);
+      return list;
+    };
+    arguments.names = std::ref(names);
     Session session(*state_, std::move(arguments));
     auto const run = [&]() -> Result {
       try {

@@ -94,7 +94,7 @@ base::InlineVector<Operand, 4> operands_of(ir::OpDef const& op, std::span<Arg co
   base::InlineVector<Operand, 4> list;
   for (auto const& arg : operands) {
     if (!arg.impl && arg.scalar.kind == ir::ScalarKind::none) check_given(op, list.size());
-    list.push_back({arg.impl.get(), arg.scalar});
+    list.push_back({arg.impl, arg.scalar});
   }
   return list;
 }

@@ -6,18 +6,18 @@ import :tensor;
 
 export namespace tenon::tracer {
 
-/// An operand of an operator: a tensor or a number, with the place where it was written.
+/// An operand of an operator: a tensor or a number, with the place where it was written. It lives no longer than the tensor that it names.
 struct Arg {
-  Ref<Impl> impl;
+  Impl* impl = nullptr;
   Scalar scalar{};
   At at;
-  Arg(Tensor const& tensor, At place = At::current()) : impl(tensor.ref()), at(place) {}
+  inline Arg(Tensor const& tensor, At place = At::current()) : impl(tensor.impl()), at(place) {}
   template <class T>
     requires std::is_arithmetic_v<T>
   Arg(T number, At place = At::current()) : scalar(number), at(place) {}
-  Arg(Dim number, At place = At::current()) : scalar(number), at(place) {}
-  Arg(Scalar number, At place = At::current()) : scalar(number), at(place) {}
-  Arg(Number const& number, At place = At::current()) : impl(number.lazy), scalar(number.value), at(place) {}
+  inline Arg(Dim number, At place = At::current()) : scalar(number), at(place) {}
+  inline Arg(Scalar number, At place = At::current()) : scalar(number), at(place) {}
+  inline Arg(Number const& number, At place = At::current()) : impl(number.lazy.get()), scalar(number.value), at(place) {}
 };
 
 /// One call on its way through the interpreters; an operand with a null impl is its scalar.
@@ -101,8 +101,13 @@ struct Path {
   std::string text() const;
 };
 
+/// How many items a container has: a leaf of its own.
+struct Length {
+  std::int64_t items;
+};
+
 /// Calls visit(path, leaf) for every tensor, number, flag, enum and text in a value: fields, vectors, arrays, optionals, pairs, tuples, maps.
-/// A container's length, a map's keys and whether an optional is set are visited too, as texts. Other types are passed over.
+/// A container's Length, a map's keys and whether an optional is set are visited too, the latter as texts. Other types are passed over.
 template <class T, class F>
 void each_leaf(T& value, Path const& path, F& visit) {
   using V = std::remove_cv_t<T>;
@@ -121,7 +126,7 @@ void each_leaf(T& value, Path const& path, F& visit) {
       each_leaf(item, {&path, name}, visit);
     }
   } else if constexpr (SequenceLike<V>) {
-    std::string const length = std::format("length {}", value.size());
+    Length const length{static_cast<std::int64_t>(value.size())};
     visit(path, length);
     std::int64_t index = 0;
     for (auto& item : value) each_leaf(item, {&path, {}, index++}, visit);

@@ -75,15 +75,18 @@ void Session::Data::launch(Segment& from) {
     if (!impl || slot.input) continue;
     bool const needed = impl.use_count() > 1 || (slot.root == static_cast<std::int32_t>(k) && impl->storage.use_count() > 1);
     if (!needed) {
+      impl->node = nullptr;
+      bool const again = phase == Phase::replay && !impl->view && !impl->requires_grad && !impl->grad && impl->storage.use_count() == 1;
+      if (again) frame.proxies[k] = std::move(impl);
       impl = nullptr;
     } else if (slot.root == static_cast<std::int32_t>(k)) {
       outputs.push_back(static_cast<std::int32_t>(k));
     }
   }
   std::ranges::reverse(outputs);
-  bool const writes = std::ranges::any_of(from.slots, &Slot::written);
+  bool const writes = from.writes;
   if (!outputs.empty() || writes) {
-    Runner run;
+    Runner const* run = nullptr;  // entries are never removed
     {
       std::scoped_lock const lock(from.mutex);
       auto found = std::ranges::find(from.lowered, outputs, [](auto const& l) { return l->outputs; });
@@ -95,7 +98,7 @@ void Session::Data::launch(Segment& from) {
         state.compile_seconds.fetch_add(seconds_since(start));
         from.compile_seconds += seconds_since(start);
       }
-      run = (*found)->run;
+      run = &(*found)->run;
     }
     auto const start = Clock::now();
     std::vector<ir::Strided> inputs;
@@ -105,7 +108,7 @@ void Session::Data::launch(Segment& from) {
     {
       Active const off(Rank::capture, nullptr);
       ir::Symbols::Scope const outside(nullptr);
-      done = run(inputs, bindings);
+      done = (*run)(inputs, bindings);
     }
     ++state.launches;
     std::unordered_set<base::Buffer*> taken;
@@ -139,6 +142,15 @@ void Session::Data::launch(Segment& from) {
     }
     for (auto const& [value, memory] : back) copy_elements(value, memory);
     state.launch_seconds.fetch_add(seconds_since(start));
+  }
+  leave(from);
+}
+
+void Session::Data::leave(Segment& from) {
+  if (phase == Phase::replay) {
+    for (auto& slot : frame.slots) slot = nullptr;
+    auto left = std::make_unique<Frame>(std::move(frame));
+    std::unique_ptr<Frame> const older{from.spare.exchange(left.release(), std::memory_order_acq_rel)};
   }
   frame = {};
 }

@@ -124,6 +124,12 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span
       if (view.has_value() != event.view) return refuse();
       if (view) result = std::move(*view);
     }
+    auto& proxy = frame.proxies[place];
+    if (!result.defined() && proxy && !segment->symbolic) {
+      proxy->id = fresh_id();
+      proxy->storage->pending = &self;
+      result = Tensor(std::exchange(proxy, nullptr));
+    }
     if (!result.defined()) {
       auto meta = slot.meta;
       if (segment->symbolic) {

@@ -10,14 +10,21 @@ using base::fail;
 using ir::ScalarKind;
 using Type = Parameter::Type;
 
+namespace {
+// The body may have changed its arguments before they are named.
+std::string name_at(std::vector<std::string> const& names, std::size_t k) { return k < names.size() ? names[k] : std::format("argument {}", k); }
+}  // namespace
+
 void Session::Data::start_recording() {
   phase = Phase::record;
   over_limit = false;
   draft = std::make_unique<Segment>();
   draft->guards.mode = mode;
   draft->graph.name = state.options.name;
-  if (site == &state.root)
-    for (auto const& [name, text] : arguments.values) draft->guards.values.push_back({name, text});
+  if (site == &state.root) {
+    if (names_of_values.empty()) names_of_values = arguments.names(false);
+    for (std::size_t k = 0; k < arguments.values.size(); ++k) draft->guards.values.push_back({name_at(names_of_values, k), arguments.values[k]});
+  }
   scope.reset();
   scope.emplace(&draft->graph.symbols);
   slot_of.clear();
@@ -28,8 +35,9 @@ void Session::Data::start_recording() {
   frame = {};
   newest = site->first.load(std::memory_order_acquire);
   began = std::chrono::steady_clock::now();
-  if (argument_of.empty())
-    for (std::size_t k = 0; k < arguments.tensors.size(); ++k) argument_of.try_emplace(arguments.tensors[k]->id, static_cast<std::int32_t>(k));
+  if (!argument_of.empty()) return;
+  names_of_tensors = arguments.names(true);
+  for (std::size_t k = 0; k < arguments.tensors.size(); ++k) argument_of.try_emplace(arguments.tensors[k]->id, static_cast<std::int32_t>(k));
 }
 
 // Whether the site holds as many segments that begin with this call as it may; with fullgraph that is an error.
@@ -96,7 +104,8 @@ std::int32_t Session::Data::input_slot(Impl& impl, At at) {
     slot.meta = ir::MetaRef(new ir::Meta(std::move(meta)));
     draft->symbolic = true;
   }
-  auto const source = slot.argument >= 0 ? arguments.names[static_cast<std::size_t>(slot.argument)] : std::format("captured at {}", base::short_place(at));
+  auto const source =
+      slot.argument >= 0 ? name_at(names_of_tensors, static_cast<std::size_t>(slot.argument)) : std::format("captured at {}", base::short_place(at));
   draft->guards.tensors.push_back({source, slot.meta, impl.requires_grad || impl.node, any, at});
   slot.value = draft->graph.input(*slot.meta, slot.argument >= 0 ? source : std::format("captured{}", index));
   draft->input_slots.push_back(index);

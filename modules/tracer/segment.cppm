@@ -49,6 +49,8 @@ using Backend = std::function<Runner(ir::Graph const& graph)>;
 /// The reference: dead code and composites removed, then ir's evaluator node by node.
 Runner reference_backend(ir::Graph const& graph);
 
+struct Frame;
+
 /// A straight piece of a function between two sites: the recorded stream and the graph that computes it. Immutable once published.
 struct Segment {
   std::vector<Event> events;
@@ -68,6 +70,8 @@ struct Segment {
   };
   std::mutex mutex;
   std::vector<std::unique_ptr<Lowered>> lowered;
+  std::atomic<Frame*> spare{nullptr};  ///< what the last call left to the next one
+  ~Segment();
 };
 
 /// Where segments start: the function's entry or a break.
@@ -114,8 +118,8 @@ struct State : base::RefCounted {
 /// The tensors and values of a call, in the order of its arguments' fields.
 struct Arguments {
   std::vector<Impl*> tensors;
-  std::vector<std::string> names;                           ///< of tensors
-  std::vector<std::pair<std::string, std::string>> values;  ///< name and text of what is guarded by value
+  std::vector<guards::Plain> values;                            ///< what is guarded by value
+  std::function<std::vector<std::string>(bool tensors)> names;  ///< of the tensors, or of the values; asked for when something is recorded
 };
 
 /// One call of a compiled function on this thread: the interpreter of rank capture.

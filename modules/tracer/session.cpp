@@ -34,6 +34,8 @@ Site::~Site() {
   for (Segment* segment = first.load(); segment;) delete std::exchange(segment, segment->next.load());
 }
 
+Segment::~Segment() { delete spare.load(); }
+
 Session* Session::current() { return this_session; }
 
 Session::Session(State& state, Arguments arguments) : data_(new Data{.self = *this, .state = state, .arguments = std::move(arguments)}) {
@@ -76,9 +78,11 @@ bool Session::Data::enter(Segment& candidate, Frame& fresh) {
   if (candidate.guards.mode != mode) return refuse(guards::mismatch(candidate.guards.mode, mode));
   if (site == &state.root)
     for (std::size_t k = 0; k < candidate.guards.values.size(); ++k)
-      if (candidate.guards.values[k].expected != arguments.values[k].second)
-        return refuse(guards::mismatch(candidate.guards.values[k], arguments.values[k].second));
-  fresh.slots.assign(candidate.slots.size(), nullptr);
+      if (candidate.guards.values[k].expected != arguments.values[k]) return refuse(guards::mismatch(candidate.guards.values[k], arguments.values[k]));
+  if (std::unique_ptr<Frame> const spare{candidate.spare.exchange(nullptr, std::memory_order_acquire)})
+    fresh.slots.swap(spare->slots), fresh.proxies.swap(spare->proxies);
+  fresh.slots.resize(candidate.slots.size());
+  fresh.proxies.resize(candidate.slots.size());
   fresh.bindings = guards::unbound(candidate.graph.symbols);
   fresh.event = 0;
   for (auto const& slot : candidate.slots) {
@@ -100,7 +104,7 @@ bool Session::Data::enter(Segment& candidate, Frame& fresh) {
 bool Session::Data::diverge(std::function<bool()> const& fits) {
   auto const calls = replayed();
   Segment* const failed = segment;
-  Frame const kept = frame;
+  Frame kept = std::move(frame);
   for (Segment* candidate = site->first.load(std::memory_order_acquire); candidate; candidate = candidate->next.load(std::memory_order_acquire)) {
     if (candidate == failed) continue;
     std::string const why = reason;
@@ -120,7 +124,7 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
     reason = why;
   }
   segment = failed;
-  frame = kept;
+  frame = std::move(kept);
   shadow = failed;
   start_recording();
   if (auto const first = std::ranges::find_if(calls, [](Replayed const& call) { return call.op != nullptr; }); first != calls.end())

@@ -37,7 +37,10 @@ struct TapeNode : base::RefCounted {
   };
   ir::OpDef const* op = nullptr;
   ir::Attrs attrs;
-  std::vector<Edge> inputs, results;  ///< of a result: meta and, where the rule reads it, saved
+  std::vector<Edge> edges;     ///< operands, then results; of a result: meta and, where the rule reads it, saved
+  std::size_t operands = 0;
+  inline std::span<Edge> inputs() { return std::span(edges).first(operands); }
+  inline std::span<Edge> results() { return std::span(edges).subspan(operands); }
   std::uint64_t order = 0;            ///< calls made later have larger numbers
   At at;
   TapeNode() = default;
@@ -55,13 +58,13 @@ struct DispatchEmit final : ir::Emit {
   ir::Var add(ir::MetaRef meta);  ///< a value whose elements the rule may not read
   int op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir::Attrs attrs) override;
   ir::Meta const& meta(int value) override { return *metas[static_cast<std::size_t>(value)]; }
-  Tensor const& tensor(ir::Var const& var) const { return values[static_cast<std::size_t>(var.input.value)]; }
+  inline Tensor const& tensor(ir::Var const& var) const { return values[static_cast<std::size_t>(var.input.value)]; }
 };
 /// Runs a composite op's body from rank `from`.
 std::vector<Tensor> run_body(Call const& call, int from);
-/// The tensors and numbers of one run of a segment.
+/// The tensors and numbers of one run of a segment, and proxies of an earlier run that nobody held: they are handed out again.
 struct Frame {
-  std::vector<Ref<Impl>> slots;
+  std::vector<Ref<Impl>> slots, proxies;
   ir::Bindings bindings;
   std::size_t event = 0;  ///< events matched so far
 };
@@ -113,6 +116,7 @@ struct Session::Data {
   std::chrono::steady_clock::time_point began{};
   bool over_limit = false;                                        ///< the site has as many segments as it may: this recording is run, not kept
   std::unordered_map<std::uint64_t, std::int32_t> argument_of{};  ///< tensors of the arguments by identity
+  std::vector<std::string> names_of_tensors{}, names_of_values{};
 
   // session.cpp
   void begin();
@@ -144,6 +148,7 @@ struct Session::Data {
   // launch.cpp
   void publish(Break reason);
   void launch(Segment& from);
+  void leave(Segment& from);  ///< the frame is done with
 };
 
 }  // namespace tenon::tracer
