@@ -49,7 +49,7 @@ class Compiled {
     auto gather = [&](Path const&, auto& leaf) {
       using Leaf = std::remove_cvref_t<decltype(leaf)>;
       if constexpr (std::is_same_v<Leaf, Tensor>) {
-        if (leaf.defined()) arguments.tensors.push_back(leaf.impl());
+        if (leaf.defined()) arguments.tensors.push_back({leaf.impl(), leaf.impl()->id});
       } else if constexpr (std::is_same_v<Leaf, bool>) {
         arguments.values.push_back({leaf ? "true" : "false"});
       } else if constexpr (std::is_same_v<Leaf, Length>) {

@@ -61,27 +61,14 @@ inline Tensor apply(ir::OpDef const& op, std::initializer_list<Arg> operands, ir
   return apply(op, std::span(operands.begin(), operands.size()), attrs, at);
 }
 
-/// Whether calls of this thread are recorded for gradients.
-bool grad_enabled();
-/// Switches that off (or on) for a scope.
-class GradMode {
- public:
-  explicit GradMode(bool enabled);
-  ~GradMode();
-  GradMode(GradMode const&) = delete;
-
- private:
-  bool outer_;
+enum class BreakKind : std::uint8_t { returned, explicit_break, item, host_read, condition, resize, aliasing, view_write, host_effect, limit };
+/// Why a segment ended: a value, not an exception.
+struct Break {
+  BreakKind kind = BreakKind::returned;
+  std::string reason;  ///< what happened, in one line
+  std::string hint;    ///< what would avoid it
+  At at;
 };
-struct NoGrad : GradMode {
-  NoGrad() : GradMode(false) {}
-};
-/// create_graph records the backward too, for second derivatives.
-struct GradOptions {
-  bool create_graph = false;
-};
-/// d(output)/d(input) for each input, without touching any grad; undefined where output does not depend on it.
-std::vector<Tensor> gradients(Tensor const& output, std::span<Tensor const> inputs, Tensor const& seed = {}, GradOptions options = {}, At at = At::current());
 
 /// A struct that lists its fields: `static void fields(auto& self, auto&& field) { field("weight", self.weight); field("bias", self.bias); }`.
 /// The one customisation point of parameter containers and compiled arguments.

@@ -102,8 +102,9 @@ void Session::Data::launch(Segment& from) {
     }
     auto const start = Clock::now();
     std::vector<ir::Strided> inputs;
+    inputs.reserve(from.input_slots.size());
     for (auto index : from.input_slots) inputs.push_back(memory_of(*frame.slots[static_cast<std::size_t>(index)]));
-    ir::Bindings const bindings = phase == Phase::record ? ir::Bindings{} : frame.bindings;  // a recording runs with its hints
+    ir::Bindings const hints, &bindings = phase == Phase::record ? hints : frame.bindings;  // a recording runs with its hints
     ir::Evaluated done;
     {
       Active const off(Rank::capture, nullptr);
@@ -111,12 +112,12 @@ void Session::Data::launch(Segment& from) {
       done = (*run)(inputs, bindings);
     }
     ++state.launches;
-    std::unordered_set<base::Buffer*> taken;
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       auto& storage = *frame.slots[static_cast<std::size_t>(outputs[k])]->storage;
       auto const& value = done.outputs[k];
       bool const own = done.storage[k] && value.data == done.storage[k]->data() && base::is_contiguous(value.sizes, value.strides) &&
-                       taken.insert(done.storage[k].get()).second;
+                       std::find(done.storage.begin(), done.storage.begin() + static_cast<std::ptrdiff_t>(k), done.storage[k]) ==
+                           done.storage.begin() + static_cast<std::ptrdiff_t>(k);
       if (own) {
         storage.buffer = done.storage[k];
       } else {
@@ -128,7 +129,7 @@ void Session::Data::launch(Segment& from) {
     std::size_t next = outputs.size();
     std::vector<std::pair<ir::Strided, ir::Strided>> back;  // values that lie in inputs are copied out before anything is written
     std::vector<base::Ref<base::Buffer>> kept;
-    for (std::size_t k = 0; k < from.slots.size(); ++k) {
+    for (std::size_t k = 0; writes && k < from.slots.size(); ++k) {
       if (!from.slots[k].written) continue;
       auto value = done.outputs[next];
       if (!done.storage[next]) {

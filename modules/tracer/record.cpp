@@ -37,7 +37,7 @@ void Session::Data::start_recording() {
   began = std::chrono::steady_clock::now();
   if (!argument_of.empty()) return;
   names_of_tensors = arguments.names(true);
-  for (std::size_t k = 0; k < arguments.tensors.size(); ++k) argument_of.try_emplace(arguments.tensors[k]->id, static_cast<std::int32_t>(k));
+  for (std::size_t k = 0; k < arguments.tensors.size(); ++k) argument_of.try_emplace(arguments.tensors[k].id, static_cast<std::int32_t>(k));
 }
 
 // Whether the site holds as many segments that begin with this call as it may; with fullgraph that is an error.

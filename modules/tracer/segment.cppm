@@ -8,15 +8,6 @@ import :interpreter;
 
 export namespace tenon::tracer {
 
-enum class BreakKind : std::uint8_t { returned, explicit_break, item, host_read, condition, resize, aliasing, view_write, host_effect, limit };
-/// Why a segment ended: a value, not an exception.
-struct Break {
-  BreakKind kind = BreakKind::returned;
-  std::string reason;  ///< what happened, in one line
-  std::string hint;    ///< what would avoid it
-  At at;
-};
-
 /// What the user did, in order: an op on numbered tensors, a write (`copy_`), or the first look at a tensor (op null).
 struct Event {
   ir::OpDef const* op = nullptr;
@@ -117,7 +108,11 @@ struct State : base::RefCounted {
 
 /// The tensors and values of a call, in the order of its arguments' fields.
 struct Arguments {
-  std::vector<Impl*> tensors;
+  struct Given {
+    Impl* impl;  ///< alive while the body has not begun
+    std::uint64_t id;
+  };
+  std::vector<Given> tensors;
   std::vector<guards::Plain> values;                            ///< what is guarded by value
   std::function<std::vector<std::string>(bool tensors)> names;  ///< of the tensors, or of the values; asked for when something is recorded
 };

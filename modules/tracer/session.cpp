@@ -79,21 +79,24 @@ bool Session::Data::enter(Segment& candidate, Frame& fresh) {
   if (site == &state.root)
     for (std::size_t k = 0; k < candidate.guards.values.size(); ++k)
       if (candidate.guards.values[k].expected != arguments.values[k]) return refuse(guards::mismatch(candidate.guards.values[k], arguments.values[k]));
-  if (std::unique_ptr<Frame> const spare{candidate.spare.exchange(nullptr, std::memory_order_acquire)})
-    fresh.slots.swap(spare->slots), fresh.proxies.swap(spare->proxies);
-  fresh.slots.resize(candidate.slots.size());
-  fresh.proxies.resize(candidate.slots.size());
   fresh.bindings = guards::unbound(candidate.graph.symbols);
   fresh.event = 0;
   for (auto const& slot : candidate.slots) {
-    if (slot.argument < 0) continue;
+    if (slot.argument < 0 || site != &state.root) continue;  // behind a break the body may have let its arguments go
     if (std::cmp_greater_equal(slot.argument, arguments.tensors.size())) return refuse("the number of tensors in the arguments differs");
-    Impl const& impl = *arguments.tensors[static_cast<std::size_t>(slot.argument)];
+    Impl const& impl = *arguments.tensors[static_cast<std::size_t>(slot.argument)].impl;
     auto const& guard = candidate.guards.tensors[static_cast<std::size_t>(slot.guard)];
     if (!guards::holds(guard, impl.meta, impl.requires_grad || impl.node, candidate.graph.symbols, fresh.bindings))
       return refuse(guards::mismatch(guard, *impl.meta, impl.requires_grad || impl.node, candidate.graph.symbols, guards::unbound(candidate.graph.symbols)));
   }
   fresh.bindings = guards::unbound(candidate.graph.symbols);  // bound again, in the order of the stream
+  if (std::unique_ptr<Frame> const spare{candidate.spare.exchange(nullptr, std::memory_order_acquire)}) {
+    fresh.slots.swap(spare->slots);
+    fresh.proxies.swap(spare->proxies);
+  } else {
+    fresh.slots.assign(candidate.slots.size(), nullptr);
+    fresh.proxies.assign(candidate.slots.size(), nullptr);
+  }
   segment = &candidate;
   phase = Phase::replay;
   return true;
@@ -104,7 +107,7 @@ bool Session::Data::enter(Segment& candidate, Frame& fresh) {
 bool Session::Data::diverge(std::function<bool()> const& fits) {
   auto const calls = replayed();
   Segment* const failed = segment;
-  Frame kept = std::move(frame);
+  Frame const kept = std::move(frame);  // holds the operands of `calls`
   for (Segment* candidate = site->first.load(std::memory_order_acquire); candidate; candidate = candidate->next.load(std::memory_order_acquire)) {
     if (candidate == failed) continue;
     std::string const why = reason;
@@ -124,7 +127,6 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
     reason = why;
   }
   segment = failed;
-  frame = std::move(kept);
   shadow = failed;
   start_recording();
   if (auto const first = std::ranges::find_if(calls, [](Replayed const& call) { return call.op != nullptr; }); first != calls.end())

@@ -37,13 +37,12 @@ struct TapeNode : base::RefCounted {
   };
   ir::OpDef const* op = nullptr;
   ir::Attrs attrs;
-  std::vector<Edge> edges;     ///< operands, then results; of a result: meta and, where the rule reads it, saved
+  std::vector<Edge> edges;  ///< operands, then results; of a result: meta and, where the rule reads it, saved
   std::size_t operands = 0;
   inline std::span<Edge> inputs() { return std::span(edges).first(operands); }
   inline std::span<Edge> results() { return std::span(edges).subspan(operands); }
-  std::uint64_t order = 0;            ///< calls made later have larger numbers
+  std::uint64_t order = 0;  ///< calls made later have larger numbers
   At at;
-  TapeNode() = default;
   ~TapeNode();
 };
 
@@ -124,14 +123,11 @@ struct Session::Data {
   void end(Break reason);
   bool diverge(std::function<bool()> const& fits);
   std::optional<Break> hazard(Call const& call);
-  bool bound(Impl const& impl) const;
-  bool started() const;
+  bool bound(Impl const& impl) const, started() const;
   void note_input(Impl& impl);
   // match.cpp
   bool match(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
-  bool match_touch(Impl& impl);
-  bool bind_slot(std::int32_t slot, Impl& impl);
-  bool constraints_hold(std::int32_t until);
+  bool match_touch(Impl& impl), bind_slot(std::int32_t slot, Impl& impl), constraints_hold(std::int32_t until);
   std::vector<Replayed> replayed() const;
   // record.cpp
   void start_recording();
