@@ -76,7 +76,8 @@ void Session::Data::launch(Segment& from) {
     bool const needed = impl.use_count() > 1 || (slot.root == static_cast<std::int32_t>(k) && impl->storage.use_count() > 1);
     if (!needed) {
       impl->node = nullptr;
-      bool const again = phase == Phase::replay && !impl->view && !impl->requires_grad && !impl->grad && impl->storage.use_count() == 1;
+      bool const again = phase == Phase::replay && !impl->requires_grad && !impl->grad && (impl->view || impl->storage.use_count() == 1);
+      if (again && impl->view) impl->storage = nullptr;
       if (again) frame.proxies[k] = std::move(impl);
       impl = nullptr;
     } else if (slot.root == static_cast<std::int32_t>(k)) {

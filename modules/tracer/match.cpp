@@ -119,12 +119,25 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span
     auto const place = static_cast<std::size_t>(event.result) + static_cast<std::size_t>(k);
     auto const& slot = segment->slots[place];
     Tensor result;
-    if (call.op.geometry) {
-      auto view = view_of(*call.operands[0].impl, call.op, call.attrs);
-      if (view.has_value() != event.view) return refuse();
-      if (view) result = std::move(*view);
-    }
     auto& proxy = frame.proxies[place];
+    if (call.op.geometry) {
+      Impl& parent = *call.operands[0].impl;
+      auto& known = frame.views[place];
+      if (event.view && proxy && known.parent == parent.meta && !segment->symbolic) {
+        proxy->id = fresh_id();
+        proxy->meta = known.meta;
+        proxy->storage = parent.storage;
+        proxy->offset = parent.offset + known.offset;
+        result = Tensor(std::exchange(proxy, nullptr));
+      } else {
+        auto view = view_of(parent, call.op, call.attrs);
+        if (view.has_value() != event.view) return refuse();
+        if (view) {
+          known = {parent.meta, view->impl()->meta, view->impl()->offset - parent.offset};
+          result = std::move(*view);
+        }
+      }
+    }
     if (!result.defined() && proxy && !segment->symbolic) {
       proxy->id = fresh_id();
       proxy->storage->pending = &self;

@@ -93,9 +93,11 @@ bool Session::Data::enter(Segment& candidate, Frame& fresh) {
   if (std::unique_ptr<Frame> const spare{candidate.spare.exchange(nullptr, std::memory_order_acquire)}) {
     fresh.slots.swap(spare->slots);
     fresh.proxies.swap(spare->proxies);
+    fresh.views.swap(spare->views);
   } else {
     fresh.slots.assign(candidate.slots.size(), nullptr);
     fresh.proxies.assign(candidate.slots.size(), nullptr);
+    fresh.views.assign(candidate.slots.size(), {});
   }
   segment = &candidate;
   phase = Phase::replay;

@@ -8,6 +8,7 @@ import :tensor;
 import :interpreter;
 import :ops;
 import :segment;
+import :tape;
 
 namespace tenon::tracer {
 
@@ -23,47 +24,16 @@ void copy_elements(ir::Strided const& from, ir::Strided const& to);
 /// The one op that writes: copy_(input, src).
 extern ir::OpDef const copy_row;
 
-/// The call behind a tensor that needs a gradient: what its rule reads, and where the gradients go.
-struct TapeNode : base::RefCounted {
-  struct Edge {          ///< one operand
-    Ref<TapeNode> node;  ///< the call that made it,
-    int result = 0;
-    Ref<Impl> leaf;       ///< or the leaf that it is,
-    bool wanted = false;  ///< or neither: no gradient flows there
-    ir::MetaRef meta;     ///< null: a number
-    Scalar scalar{};
-    Ref<Impl> saved;  ///< a detached alias, where the rule reads the operand
-    std::uint64_t version = 0;
-  };
-  ir::OpDef const* op = nullptr;
-  ir::Attrs attrs;
-  std::vector<Edge> edges;  ///< operands, then results; of a result: meta and, where the rule reads it, saved
-  std::size_t operands = 0;
-  inline std::span<Edge> inputs() { return std::span(edges).first(operands); }
-  inline std::span<Edge> results() { return std::span(edges).subspan(operands); }
-  std::uint64_t order = 0;  ///< calls made later have larger numbers
-  At at;
-  ~TapeNode();
-};
-
-/// Rules' calls, dispatched from rank `from`.
-struct DispatchEmit final : ir::Emit {
-  int from;
-  At at;
-  std::vector<Tensor> values{};
-  std::vector<ir::MetaRef> metas{};
-  DispatchEmit(int rank, At place) : from(rank), at(place) {}
-  ir::Var add(Tensor const& tensor);
-  ir::Var add(ir::MetaRef meta);  ///< a value whose elements the rule may not read
-  int op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir::Attrs attrs) override;
-  ir::Meta const& meta(int value) override { return *metas[static_cast<std::size_t>(value)]; }
-  inline Tensor const& tensor(ir::Var const& var) const { return values[static_cast<std::size_t>(var.input.value)]; }
-};
 /// Runs a composite op's body from rank `from`.
 std::vector<Tensor> run_body(Call const& call, int from);
 /// The tensors and numbers of one run of a segment, and proxies of an earlier run that nobody held: they are handed out again.
 struct Frame {
   std::vector<Ref<Impl>> slots, proxies;
+  struct ViewOf {  ///< the Meta that a view had of a parent with that Meta, and its offset there
+    ir::MetaRef parent, meta;
+    std::int64_t offset = 0;
+  };
+  std::vector<ViewOf> views;
   ir::Bindings bindings;
   std::size_t event = 0;  ///< events matched so far
 };
