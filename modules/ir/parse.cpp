@@ -167,7 +167,7 @@ class Parser {
       if (std::ranges::find(graph_.symbols.names(), symbol) == graph_.symbols.names().end()) refuse(std::format("unknown symbol {}", symbol));
       return graph_.symbols.named(symbol, Scalar(0.0));
     }
-    auto const word_end = text_.find_first_of(",) \n", at_);
+    auto const word_end = text_.find_first_of(",)] \n", at_);
     auto const digits = text_.substr(at_, word_end == std::string_view::npos ? word_end : word_end - at_);
     if (digits.find_first_of(".e") != std::string_view::npos && !digits.empty() && !std::isalpha(static_cast<unsigned char>(digits[0]))) {
       std::string const copy(digits);
@@ -253,6 +253,17 @@ class Parser {
     graph_.symbols.constraints.push_back(constraint);
   }
 
+  void reals(Attrs& attrs) {
+    std::vector<Scalar> items;
+    expect("[");
+    if (!accept("]")) {
+      do items.push_back(scalar());
+      while (accept(","));
+      expect("]");
+    }
+    attrs.with(Dim(items.size()));
+    for (auto const& item : items) attrs.with_num(item);
+  }
   void attribute(Parameter const& parameter, Attrs& attrs) {
     switch (parameter.type) {
       case Type::wholes:
@@ -261,6 +272,9 @@ class Parser {
         return;
       case Type::real:
         attrs.with_num(scalar());
+        return;
+      case Type::reals:
+        reals(attrs);
         return;
       case Type::text:
         attrs.with_text(quoted());
