@@ -273,8 +273,14 @@ void pad_body(Body& b) {
   if (wish.size() % 2 || std::cmp_greater(wish.size() / 2, x.rank())) fail("pad: {} numbers for rank {}", wish.size(), x.rank());
   for (std::size_t k = 0; k < wish.size(); k += 2) {
     int const d = x.rank() - 1 - static_cast<int>(k / 2);
-    Dim const before = wish[k], after = wish[k + 1], size = x.size(d), total = size + before + after;
+    Dim before = wish[k], after = wish[k + 1], size = x.size(d);
+    Dim const total = size + before + after;
     if (less(total, 0)) fail("pad: {} and {} leave nothing of size {}", before.value, after.value, size.value);
+    if (mode == 3 && (less(before, 0) || less(after, 0))) {  // what is cut off is not seen on the other side
+      x = cut(x, d, less(before, 0) ? Dim(0) - before : Dim(0), less(after, 0) ? size + after : size);
+      size = x.size(d);
+      before = less(before, 0) ? Dim(0) : before, after = less(after, 0) ? Dim(0) : after;
+    }
     if (mode != 0) {
       Dim const most = mode == 1 ? size - 1 : size;  // replicate may go as far as it likes
       if (less(size, 1) || (mode != 2 && (less(most, before) || less(most, after))))

@@ -141,13 +141,17 @@ class Parser {
     if (peek_word("max")) return word("max"), Dim(std::numeric_limits<std::int64_t>::max());
     return sum();
   }
-  Dims dims() {
-    Dims list;
+  template <class F>
+  void listed(F item) {
     expect("[");
-    if (accept("]")) return list;
-    do list.push_back(optional_dim());
+    if (accept("]")) return;
+    do item();
     while (accept(","));
     expect("]");
+  }
+  Dims dims() {
+    Dims list;
+    listed([&] { list.push_back(optional_dim()); });
     return list;
   }
   // A number as an operand or a float attribute: "1.5", "2", "true", "none", "inf", "r0", "s0*2".
@@ -253,17 +257,6 @@ class Parser {
     graph_.symbols.constraints.push_back(constraint);
   }
 
-  void reals(Attrs& attrs) {
-    std::vector<Scalar> items;
-    expect("[");
-    if (!accept("]")) {
-      do items.push_back(scalar());
-      while (accept(","));
-      expect("]");
-    }
-    attrs.with(Dim(items.size()));
-    for (auto const& item : items) attrs.with_num(item);
-  }
   void attribute(Parameter const& parameter, Attrs& attrs) {
     switch (parameter.type) {
       case Type::wholes:
@@ -274,7 +267,8 @@ class Parser {
         attrs.with_num(scalar());
         return;
       case Type::reals:
-        reals(attrs);
+        attrs.with(Dim(0));
+        listed([&] { attrs.with_num(scalar()), ++attrs.ints.back().value; });
         return;
       case Type::text:
         attrs.with_text(quoted());
@@ -289,10 +283,7 @@ class Parser {
         return;
       }
       case Type::dtype:
-        if (peek_word("none"))
-          word("none"), attrs.with(Dim(absent));
-        else
-          attrs.with(dtype());
+        attrs.with(peek_word("none") ? (word("none"), Dim(absent)) : Dim(static_cast<int>(dtype())));
         return;
       case Type::choice: {
         auto const wish = name();
