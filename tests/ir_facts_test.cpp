@@ -52,8 +52,12 @@ std::vector<std::size_t> tensors_of(Call const& call) {
   return list;
 }
 
-/// The letter of `terms` of operand k.
-char term(OpDef const& op, std::size_t k) { return op.terms.starts_with('*') ? static_cast<char>('a' + k) : op.terms[k]; }
+/// The mark of operand k in `terms` or `mono`; a last `*` stands for any number more of the one before it, and alone for operands that differ.
+char mark(std::string_view marks, std::size_t k, char alone) {
+  if (marks == "*") return alone;
+  return marks.ends_with('*') ? marks[std::min(k, marks.size() - 2)] : marks[k];
+}
+char term(OpDef const& op, std::size_t k) { return mark(op.terms, k, static_cast<char>('a' + k)); }
 
 /// Small whole numbers in place of the real operands.
 Call with_whole_numbers(Call call, std::mt19937& random) {
@@ -231,8 +235,12 @@ TEST_CASE("terms and mono name every operand") {
   for (auto const* op : ir::all_ops()) {
     auto const& signature = ir::signature(*op);
     auto const operands = static_cast<std::size_t>(signature.operands);
-    CHECK_MESSAGE((signature.variadic ? op->terms == "*" : op->terms.size() == operands), std::string(op->name) << ": terms " << op->terms);
-    CHECK_MESSAGE((signature.variadic ? op->mono == "*" : op->mono.size() == operands), std::string(op->name) << ": mono " << op->mono);
+    auto const names_all = [&](std::string_view marks) {  // the fixed ones, then the list
+      if (!signature.variadic) return marks.size() == operands;
+      return marks == "*" ? operands == 0 : marks.ends_with('*') && marks.size() == operands + 2;
+    };
+    CHECK_MESSAGE(names_all(op->terms), std::string(op->name) << ": terms " << op->terms);
+    CHECK_MESSAGE(names_all(op->mono), std::string(op->name) << ": mono " << op->mono);
   }
 }
 
@@ -379,7 +387,7 @@ TEST_CASE("monotone operands are monotone, copies copy, joint and affine hold") 
     auto const& op = *call.op;
     auto const before = evaluated(call);
     for (auto k : tensors_of(call)) {
-      char const mono = op.mono.starts_with('*') ? '.' : op.mono[k];
+      char const mono = mark(op.mono, k, '.');
       auto const dtype = call.operands[k].tensor->at.dtype;
       if (mono == '.' || dtype == DType::boolean) continue;
       auto raised = call;

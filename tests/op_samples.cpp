@@ -532,12 +532,19 @@ Call sample(std::string_view line, std::mt19937& random) {
   return call;
 }
 
-std::vector<Call> samples(ir::OpDef const& op, std::mt19937& random) {
+namespace {
+std::vector<Call> drawn_from(std::span<std::span<std::string_view const> const> parts, ir::OpDef const& op, std::mt19937& random) {
   std::vector<Call> calls;
-  for (auto const lines : {std::span<std::string_view const>(table), view_lines()})
+  for (auto const lines : parts)
     for (auto const line : lines)
       if (line.substr(0, line.find('(')) == op.name) calls.push_back(sample(line, random));
   return calls;
 }
+}  // namespace
+
+std::vector<Call> samples(ir::OpDef const& op, std::mt19937& random) {
+  return drawn_from(std::array{std::span<std::string_view const>(table), view_lines(), form_lines()}, op, random);
+}
+std::vector<Call> measured_samples(ir::OpDef const& op, std::mt19937& random) { return drawn_from(std::array{measured_lines()}, op, random); }
 
 }  // namespace support

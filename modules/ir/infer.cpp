@@ -189,7 +189,9 @@ void check_attributes(OpDef const& op, Attrs const& attrs) {
 }
 }  // namespace
 
-std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::span<Scalar const> scalars, Attrs const& attrs) try {
+namespace {
+// The results as the row has them: a size that depends on elements is `absent`.
+std::vector<Meta> inferred(OpDef const& op, std::span<Meta const* const> in, std::span<Scalar const> scalars, Attrs const& attrs) try {
   Inference call{op, attrs, in, scalars, {}};
   check_operands(call);
   check_attributes(op, attrs);
@@ -202,14 +204,27 @@ std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::s
     infer_body(call);
   else
     call.out.push_back(contiguous_meta(result_type(call), device, op.kind == Kind::pointwise ? broadcast_sizes(call) : equation_sizes(call)));
-  for (auto const& meta : call.out)
-    if (base::numel(values(meta.sizes)) > std::numeric_limits<std::int64_t>::max() / 16)
-      fail("{}: a result {} is too large", op.name, base::to_string(values(meta.sizes)));
   return std::move(call.out);
 } catch (base::Error const& error) {  // what a body or a helper refuses names the op that was called
   std::string_view const text = error.what();
   if (text.starts_with(op.name) && text.substr(op.name.size()).starts_with(':')) throw;
   fail("{}: {}", op.name, text);
+}
+bool unknown(Dim size) { return size.value == absent; }
+bool depends_on_elements(Meta const& meta) { return std::ranges::any_of(meta.sizes, unknown); }
+void check_size(OpDef const& op, Meta const& meta) {
+  if (base::numel(values(meta.sizes)) > std::numeric_limits<std::int64_t>::max() / 16)
+    fail("{}: a result {} is too large", op.name, base::to_string(values(meta.sizes)));
+}
+}  // namespace
+
+std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::span<Scalar const> scalars, Attrs const& attrs) {
+  auto results = inferred(op, in, scalars, attrs);
+  for (auto const& meta : results) {
+    if (depends_on_elements(meta)) fail("{}: the size of its result depends on elements, so no graph can hold it", op.name);
+    check_size(op, meta);
+  }
+  return results;
 }
 
 DType result_type(Inference const& call) {
@@ -256,12 +271,16 @@ std::vector<Meta> measure(OpDef const& op, std::span<Strided const> in, std::spa
     metas[k] = contiguous_meta(in[k].dtype, device, Dims(std::vector<Dim>(in[k].sizes.begin(), in[k].sizes.end())));
     pointers[k] = &metas[k];
   }
-  Inference call{op, attrs, pointers, scalars};
-  op.infer(call);
-  std::vector<Dims> sizes(call.out.size());
-  op.measured({op, attrs, in, scalars, {}}, sizes);
-  for (std::size_t k = 0; k < sizes.size(); ++k) call.out[k] = contiguous_meta(call.out[k].dtype, device, sizes[k]);
-  return std::move(call.out);
+  auto results = inferred(op, pointers, scalars, attrs);
+  if (std::ranges::any_of(results, depends_on_elements)) {
+    base::ensure(op.measured != nullptr, std::format("{} leaves sizes open and does not measure them", op.name));
+    std::vector<Dims> sizes;
+    for (auto const& meta : results) sizes.push_back(meta.sizes);
+    op.measured({op, attrs, in, scalars, {}}, sizes);
+    for (std::size_t k = 0; k < results.size(); ++k) results[k] = contiguous_meta(results[k].dtype, results[k].device, sizes[k]);
+  }
+  for (auto const& meta : results) check_size(op, meta);
+  return results;
 }
 
 }  // namespace tenon::ir
