@@ -13,9 +13,10 @@ using golden::Json;
 struct Taken {
   std::string_view op, reason;
 };
-constexpr Taken taken[] = {
-    {"isclose", "a negative tolerance is a comparison that nothing passes"},
-};
+constexpr std::array<Taken, 0> taken{};
+/// Ops that refuse an index out of range: the file gives no elements, so that with one the call must be refused where zeros pass.
+constexpr std::string_view by_elements[] = {"gather",     "scatter", "scatter_add",    "index_select", "index_add",
+                                            "index_copy", "take",    "take_along_dim", "embedding"};
 
 /// Tensors of the file by shape and dtype, under keys of their own.
 struct Tensors {
@@ -52,6 +53,12 @@ std::string answer(support::Call const& call) {
       (void)support::run(support::graph_of(call), support::inputs_of(call));
   });
 }
+support::Call out_of_range(support::Call call) {
+  for (auto& operand : call.operands)
+    if (operand.tensor && operand.tensor->at.dtype == base::DType::i64)
+      for (std::int64_t i = 0; i < base::numel(operand.tensor->at.sizes); ++i) operand.tensor->at.set_whole(i, 1 << 20);
+  return call;
+}
 }  // namespace
 
 TEST_CASE("golden opinfo errors") {
@@ -68,10 +75,11 @@ TEST_CASE("golden opinfo errors") {
       for (auto& argument : call["args"]) argument = tensors.keyed(argument);
       for (auto& argument : call["kwargs"]) argument = tensors.keyed(argument);
       auto const made = golden::call_of(call, [&](Json const& key) { return tensors.by_key.at(key.get<std::string>()); });
-      auto const text = answer(made);
+      auto text = answer(made);
+      if (text == "nothing" && std::ranges::find(by_elements, made.op->name) != std::end(by_elements)) text = answer(out_of_range(made));
       ++tally.checked;
       auto const exception = std::ranges::find(taken, given["op"].get<std::string>(), &Taken::op);
-      if (text == "nothing" && exception != std::end(taken)) {
+      if (text == "nothing" && exception != taken.end()) {
         notes += std::format("  taken: {}: {}\n", what, exception->reason);
         continue;
       }

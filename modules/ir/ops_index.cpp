@@ -78,18 +78,6 @@ void along_body(Body& b) {
   at = call(expand, {wrapped(at, x.size(dim))}, Attrs{}.with(wide_at));
   b.out.push_back(call(gather, {call(expand, {x}, Attrs{}.with(wide_x)), at}, at_dim(dim)));
 }
-// Element k of the source goes to the k-th place that the mask names: its number is the running count of the mask.
-void masked_body(Body& b) {
-  Var const x = b.x(0), mask = b.x(1), source = flat(b.x(2));
-  need_dtype(x, source);
-  if (mask.meta().dtype != DType::boolean) fail("masked_scatter: the mask must be bool, not {}", to_string(mask.meta()));
-  Dims sizes = call(logical_and, {call(isnan, {x}), mask}).meta().sizes;
-  Var const wide = call(expand, {mask}, Attrs{}.with(sizes));
-  Var const count = call(cumsum, {flat(wide)}, at_dim(0).with(Dim(absent)));
-  Var const place = call(maximum, {count - Var(1), Var(0)});
-  Var const picked = shaped(call(index_select, {source, place}, at_dim(0)), sizes);
-  b.out.push_back(choose(wide, picked, call(expand, {x}, Attrs{}.with(sizes))));
-}
 
 // -- several indices ------------------------------------------------------------------------------------------------------------------------
 
@@ -293,6 +281,28 @@ Var with_list(OpDef const& op, std::initializer_list<Var> fixed, std::span<Var c
   for (auto const& x : list) inputs.push_back(x.input);
   return {*fixed.begin()->emit, fixed.begin()->emit->op(op, inputs, std::move(attrs))};
 }
+// The gradient of the values: what arrives at the places. Under one mask whose count they do not follow it is a masked sum, of a known size.
+Var values_grad(Vjp& v) {
+  auto const indices = v.in.subspan(2);
+  auto const dims = dims_of(v.attrs);
+  Var const g = v.g(), mask = indices[0];
+  Dims const sizes = v.x(1).meta().sizes;
+  if (indices.size() == 1 && is_mask(mask.meta().dtype)) {
+    std::array<Meta const*, 1> const about{&mask.meta()};
+    auto const picks = picks_of(g.meta(), about, dims);
+    std::size_t const block = picks.behind.size() + 1;  // counted from the last dim
+    if (sizes.size() < block || same(sizes[sizes.size() - block], 1)) {
+      Dims line, named;
+      for (std::size_t d = 0; d < picks.named.size(); ++d) {
+        line.push_back(picks.named[d] ? g.size(static_cast<int>(d)) : Dim(1));
+        if (picks.named[d]) named.push_back(d);
+      }
+      Var const total = call(sum, {choose(shaped(mask, line), g, 0.0)}, summed(named, false));
+      return sum_to(call(unsqueeze, {total}, at_dim(static_cast<int>(picks.at))), sizes);
+    }
+  }
+  return sum_to(with_list(index_at, {g}, indices, Attrs{}.with(dims)), sizes);
+}
 // One index of whole numbers selects in its dim, which may be cut then; what several or a mask name stays whole. Of a put the block stays whole too.
 std::string picks_equation(Attrs const& attrs, Meta const& x, Meta const* values, std::span<Meta const* const> indices) {
   auto const picks = picks_of(x, indices, dims_of(attrs));
@@ -359,8 +369,6 @@ constinit const OpDef select_scatter{.name = "select_scatter", .kind = Kind::gat
       Dim const at = less(b.attrs.ints[1], 0) ? b.attrs.ints[1] + x.size(d) : b.attrs.ints[1];
       b.out.push_back(concat(std::array{cut(x, d, 0, at), call(unsqueeze, {src}, at_dim(d)), cut(x, d, at + 1, last)}, d));
     }};
-constinit const OpDef masked_scatter{.name = "masked_scatter", .kind = Kind::gather, .signature = "Tensor input, Tensor mask, Tensor source", .terms = "a-b", .mono = "+.+",
-    .copy = true, .decompose = masked_body};
 constinit const OpDef index_at{.name = "index", .kind = Kind::gather, .signature = "Tensor input, Tensor[] indices, int[] dims=[]",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) { return picks_equation(attrs, *in[0], nullptr, in.subspan(1)); }},
     .terms = "a-*", .mono = "+.*", .copy = true, .types = Types::first,
@@ -378,11 +386,11 @@ constinit const OpDef index_put{.name = "index_put", .kind = Kind::gather, .sign
     .vjp = [](Vjp& v) {  // as in PyTorch, of indices that name no place twice unless they accumulate
       bool const adds = accumulates(v.attrs);
       if (v.wants(0)) v.grad(0) = adds ? v.g() : with_list(index_put, {v.g(), lifted(Var(0.0), v.g())}, v.in.subspan(2), v.attrs);
-      if (v.wants(1)) v.grad(1) = sum_to(with_list(index_at, {v.g()}, v.in.subspan(2), Attrs{}.with(dims_of(v.attrs))), v.x(1).meta().sizes);
+      if (v.wants(1)) v.grad(1) = values_grad(v);
     }, .saves = 0xfffc, .infer = infer_index_put, .evaluate = evaluate_index_put};
 
 namespace {
-constexpr std::array rows{&take, &take_along_dim, &index_copy, &index_fill, &select_scatter, &masked_scatter, &index_at, &index_put};
+constexpr std::array rows{&take, &take_along_dim, &index_copy, &index_fill, &select_scatter, &index_at, &index_put};
 }
 // clang-format on
 std::span<OpDef const* const> index_rows() { return rows; }

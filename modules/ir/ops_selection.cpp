@@ -169,7 +169,7 @@ void need_length(Dim length) {
 }
 void evaluate_places(Kernel const& kernel) {
   auto const &repeats = kernel.in[0], &y = kernel.out[0];
-  if (auto const total = total_of(repeats); total != y.sizes[0]) fail("repeat_interleave: output_size is {}, the repeats add up to {}", y.sizes[0], total);
+  if (auto const total = total_of(repeats); total != y.sizes[0]) fail("{}: output_size is {}, the repeats add up to {}", kernel.op.name, y.sizes[0], total);
   std::int64_t place = 0, to = 0;
   walk<1>(repeats.sizes, {&repeats.strides}, [&](auto const& at) {
     for (std::int64_t k = 0; k < repeats.whole(at[0]); ++k) y.set_whole(to++ * y.strides[0], place);
@@ -206,6 +206,19 @@ void repeats_body(Body& b) {
   b.out.push_back(call(index_select, {x, call(repeat_places, {spread}, Attrs{}.with(b.attrs.ints[1]))}, at_dim(d)));
 }
 
+Var flat_of(Var x) { return shaped(x, std::array{product(x.meta().sizes)}); }
+// Element k of the source goes to the k-th place that the mask names: its number is the running count of the mask.
+void masked_body(Body& b) {
+  Var const x = b.x(0), mask = b.x(1), source = flat_of(b.x(2));
+  if (x.meta().dtype != source.meta().dtype) fail("dtypes differ: {} and {}", to_string(x.meta()), to_string(source.meta()));
+  if (mask.meta().dtype != DType::boolean) fail("masked_scatter: the mask must be bool, not {}", to_string(mask.meta()));
+  Dims sizes = call(logical_and, {call(isnan, {x}), mask}).meta().sizes;
+  Var const wide = call(expand, {mask}, Attrs{}.with(sizes));
+  Var const count = call(cumsum, {flat_of(wide)}, at_dim(0).with(Dim(absent)));
+  Var const place = call(maximum, {count - Var(1), Var(0)});
+  Var const picked = shaped(call(index_select, {source, place}, at_dim(0)), sizes);
+  b.out.push_back(choose(wide, picked, call(expand, {x}, Attrs{}.with(sizes))));
+}
 void masked_select_body(Body& b) {
   Dims const sizes = call(logical_and, {call(isnan, {b.x(0)}), b.x(1)}).meta().sizes;
   if (sizes.empty()) {
@@ -245,6 +258,8 @@ constinit const OpDef masked_select{.name = "masked_select", .kind = Kind::gathe
       call.out.push_back(unsized(call.x().dtype, call.x().device, Dims{Dim(absent)}));
     },
     .measured = measure_masked, .decompose = masked_select_body};
+constinit const OpDef masked_scatter{.name = "masked_scatter", .kind = Kind::gather, .signature = "Tensor input, Tensor mask, Tensor source", .terms = "a-b", .mono = "+.+",
+    .copy = true, .decompose = masked_body};
 constinit const OpDef unique{.name = "unique", .kind = Kind::sort,
     .signature = "Tensor input, bool sorted=True, bool return_inverse=False, bool return_counts=False, int? dim=None", .results = 3,
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
@@ -310,7 +325,7 @@ constinit const OpDef one_hot{.name = "one_hot", .kind = Kind::gather, .signatur
       sizes[0][x.sizes.size()] = plus(most, 1);
     }};
 namespace {
-constexpr std::array rows{&nonzero, &masked_select, &unique, &repeat_places, &repeat_each, &one_hot};
+constexpr std::array rows{&nonzero, &masked_select, &masked_scatter, &unique, &repeat_places, &repeat_each, &one_hot};
 }
 // clang-format on
 std::span<OpDef const* const> selection_rows() { return rows; }

@@ -25,12 +25,13 @@ Var truncated(Var x, Var y) {
 constinit const OpDef clamp_tensor{.name = "clamp.Tensor", .kind = Kind::pointwise, .signature = "Tensor input, Tensor? min=None, Tensor? max=None", .terms = "---", .mono = "+++",
     .decompose = [](Body& b) {
       if (!b.x(1) && !b.x(2)) fail("needs min or max");
-      b.out.push_back(bounded(bounded(b.x(0), b.x(1), ge), b.x(2), le));
+      b.out.push_back(bounded(bounded(tensor_of(b, 0), b.x(1), ge), b.x(2), le));
     }};
 constinit const OpDef masked_fill_tensor{.name = "masked_fill.Tensor", .kind = Kind::pointwise, .signature = "Tensor input, Tensor mask, Tensor value", .terms = "a-b",
     .mono = "+.+", .decompose = [](Body& b) {
-      need_scalar(b.x(2));
-      b.out.push_back(choose(b.x(1), cast(b.x(2), b.x(0).meta().dtype), b.x(0)));
+      Var const x = tensor_of(b, 0), value = tensor_of(b, 2);
+      need_scalar(value);
+      b.out.push_back(choose(b.x(1), cast(value, x.meta().dtype), x));
     }};
 constinit const OpDef div_mode{.name = "div.Tensor_mode", .kind = Kind::pointwise, .signature = "Tensor input, Tensor other, *, none|trunc|floor rounding_mode=none", .terms = "--",
     .mono = "..", .cost = 5, .decompose = [](Body& b) {
