@@ -9,9 +9,11 @@ namespace golden {
 namespace {
 
 bool given(Json const& argument) { return !argument.contains("value") || !argument["value"].is_null(); }
+bool missing(Json const& argument) { return !given(argument); }
 bool any(Json const&) { return true; }
 bool tensor(Json const& argument) { return argument.contains("tensor"); }
 bool flag(Json const& argument) { return argument.contains("value") && argument["value"].is_boolean(); }
+bool lists(Json const& argument) { return argument.contains("value") && argument["value"].is_array(); }
 bool word(Json const& argument) {  // a text that is no number
   if (!argument.contains("value") || !argument["value"].is_string()) return false;
   auto const text = argument["value"].get<std::string>();
@@ -44,6 +46,7 @@ void need_whole(Place const& place) {
 }
 void as_number(Place const& place) {
   need_whole(place);
+  if (!place.read((*place.find())["tensor"]).at.sizes.empty()) throw Unfit(place.name + " has dims");
   *place.find() = Json{{"value", static_cast<std::int64_t>(elements(place).at(0))}};
 }
 void as_sections(Place const& place) {  // without dims how many parts, with one where they begin
@@ -57,6 +60,11 @@ void as_correction(Place const& place) {  // unbiased: one is taken from the cou
   auto const value = place.find()->is_object() ? (*place.find())["value"] : *place.find();
   place.drop();
   place.call["kwargs"]["correction"] = Json{{"value", value.get<bool>() ? 1 : 0}};
+}
+void two_lists(Place const& place) {
+  Json const both = (*place.find())["value"];
+  place.drop();
+  for (auto const& list : both) place.call["args"].push_back(Json{{"value", list}});
 }
 void dropped(Place const& place) { place.drop(); }
 void values_first(Place const& place) {  // lists of operands stand last in a row
@@ -110,6 +118,11 @@ constexpr Form forms[] = {
     {"var", 1, "dim", flag, {}, as_correction},
     {"std_mean", 1, "dim", flag, {}, as_correction},
     {"var_mean", 1, "dim", flag, {}, as_correction},
+    {"std", keyword, "correction", missing, {}, dropped},
+    {"var", keyword, "correction", missing, {}, dropped},
+    {"std_mean", keyword, "correction", missing, {}, dropped},
+    {"var_mean", keyword, "correction", missing, {}, dropped},
+    {"tensordot", 2, "dims", lists, "tensordot.lists", two_lists},
     {"cdist", 3, "compute_mode", any, {}, dropped},
     {"nonzero", 1, "as_tuple", any, {}, dropped},
     {"index_put", 1, "indices", any, {}, values_first},

@@ -41,6 +41,8 @@ constexpr std::string_view table[] = {
     "cdist(f64[3, 4], f64[2, 4], p=inf)",
     "cdist(f64[2, 0], f64[3, 0])",
     "vdot(f64[3], f64[3])",
+    "tensordot.lists(f64[2, 3, 4], f64[4, 5, 2], dims_self=[0, -1], dims_other=[2, 0])",
+    "tensordot.lists(f64[2], f64[3], dims_self=[], dims_other=[])",
     // losses
     "multi_margin_loss(f64[3, 5], i64[3]{0..4}, none)",
     "multi_margin_loss(f64[3, 5], i64[3]{0..4}, f64[5]{0.5..2}, p=2, margin=0.5, reduction=none)",

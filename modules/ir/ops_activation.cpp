@@ -65,7 +65,11 @@ constinit const OpDef hardtanh{.name = "hardtanh", .kind = Kind::pointwise, .sig
     .vjp = [](Vjp& v) {
       Var const inside = call(logical_and, {call(gt, {v.x(), num(v.attrs.nums[0])}), call(lt, {v.x(), num(v.attrs.nums[1])})});
       v.grad(0) = choose(inside, v.g(), 0.0);
-    }, .saves = 1, .decompose = [](Body& b) { b.out.push_back(call(clamp, {b.x()}, b.attrs)); }};
+    }, .saves = 1, .decompose = [](Body& b) {
+      Scalar const low = b.attrs.nums[0], high = b.attrs.nums[1];
+      if (low.node < 0 && high.node < 0 && low.real > high.real) fail("hardtanh: min_val {} exceeds max_val {}", low.real, high.real);
+      b.out.push_back(call(clamp, {b.x()}, b.attrs));
+    }};
 constinit const OpDef relu6{.name = "relu6", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "-", .mono = "+", .cost = 2,
     .decompose = [](Body& b) { b.out.push_back(hard(b.x(), 0, 6)); }};
 constinit const OpDef hardsigmoid{.name = "hardsigmoid", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "-", .mono = "+", .types = Types::real, .cost = 4,
@@ -81,7 +85,10 @@ constinit const OpDef selu{.name = "selu", .kind = Kind::pointwise, .signature =
 constinit const OpDef hardshrink{.name = "hardshrink", .kind = Kind::pointwise, .signature = "Tensor input, float lambd=0.5", .terms = "-", .mono = ".", .cost = 3,
     .decompose = [](Body& b) { b.out.push_back(choose(call(le, {call(abs, {b.x()}), num(b.attrs.nums[0])}), Var(0), b.x())); }};
 constinit const OpDef softshrink{.name = "softshrink", .kind = Kind::pointwise, .signature = "Tensor input, float lambd=0.5", .terms = "-", .mono = "+", .types = Types::real,
-    .cost = 5, .decompose = scaled_body<[](Var x, Var lambd) { return call(sign, {x}) * call(relu, {call(abs, {x}) - lambd}); }>};
+    .cost = 5, .decompose = [](Body& b) {
+      if (b.attrs.nums[0].node < 0 && b.attrs.nums[0].real < 0) fail("softshrink: lambd can't be negative: {}", b.attrs.nums[0].real);
+      scaled_body<[](Var x, Var lambd) { return call(sign, {x}) * call(relu, {call(abs, {x}) - lambd}); }>(b);
+    }};
 constinit const OpDef softsign{.name = "softsign", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "-", .mono = "+", .types = Types::real, .cost = 6,
     .decompose = real_body<[](Var x) { return x / (call(abs, {x}) + 1.0); }>};
 constinit const OpDef tanhshrink{.name = "tanhshrink", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "-", .mono = "+", .types = Types::real, .cost = 11,
