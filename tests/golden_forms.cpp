@@ -13,6 +13,7 @@ bool missing(Json const& argument) { return !given(argument); }
 bool any(Json const&) { return true; }
 bool tensor(Json const& argument) { return argument.contains("tensor"); }
 bool flag(Json const& argument) { return argument.contains("value") && argument["value"].is_boolean(); }
+bool number(Json const& argument) { return argument.contains("value") && argument["value"].is_number(); }
 bool lists(Json const& argument) { return argument.contains("value") && argument["value"].is_array(); }
 bool word(Json const& argument) {  // a text that is no number
   if (!argument.contains("value") || !argument["value"].is_string()) return false;
@@ -106,6 +107,8 @@ constexpr Form forms[] = {
     {"round", 1, "decimals", given, "round.decimals", nullptr},
     {"repeat_interleave", 1, "repeats", tensor, "repeat_interleave.self_Tensor", nullptr},
     {"index_fill", 3, "value", tensor, "index_fill.int_Tensor", nullptr},
+    {"scatter", 3, "src", number, "scatter.value", nullptr},
+    {"scatter", keyword, "value", number, "scatter.value", nullptr},
     {"linalg.norm", 1, "ord", word, "linalg.norm.ord_str", nullptr},
     {"linalg.matrix_norm", 1, "ord", word, "linalg.matrix_norm.str_ord", nullptr},
     {"narrow", 2, "start", tensor, {}, as_number},

@@ -59,14 +59,18 @@ char mark(std::string_view marks, std::size_t k, char alone) {
 }
 char term(OpDef const& op, std::size_t k) { return mark(op.terms, k, static_cast<char>('a' + k)); }
 
-/// Small whole numbers in place of the real operands.
+/// Small whole numbers in place of the real operands; none is 0 where it may divide.
 Call with_whole_numbers(Call call, std::mt19937& random) {
-  for (auto& operand : call.operands)
-    if (operand.tensor && base::is_real(operand.tensor->at.dtype)) {
-      auto fresh = support::array(operand.tensor->at.dtype, operand.tensor->at.sizes);
-      for (std::int64_t i = 0; i < base::numel(fresh.at.sizes); ++i) fresh.at.set(i, std::uniform_int_distribution(-4, 4)(random) * 2);
-      operand.tensor = fresh;
+  for (std::size_t k = 0; k < call.operands.size(); ++k) {
+    auto& operand = call.operands[k];
+    if (!operand.tensor || !base::is_real(operand.tensor->at.dtype)) continue;
+    auto fresh = support::array(operand.tensor->at.dtype, operand.tensor->at.sizes);
+    for (std::int64_t i = 0; i < base::numel(fresh.at.sizes); ++i) {
+      int const n = std::uniform_int_distribution(-4, 4)(random) * 2;
+      fresh.at.set(i, n == 0 && term(*call.op, k) == '-' ? 2 : n);
     }
+    operand.tensor = fresh;
+  }
   return call;
 }
 /// Element by element.

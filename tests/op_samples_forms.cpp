@@ -42,6 +42,8 @@ constexpr std::string_view table[] = {
     "cdist(f64[2, 0], f64[3, 0])",
     "vdot(f64[3], f64[3])",
     "tensordot.lists(f64[2, 3, 4], f64[4, 5, 2], dims_self=[0, -1], dims_other=[2, 0])",
+    "tensordot.lists(f64[2, 1, 4], f64[3, 4], dims_self=[1, 2], dims_other=[0, 1])",
+    "scaled_dot_product_attention(f64[3, 2], f64[2, 4, 2], f64[1, 4, 5], none)",
     "tensordot.lists(f64[2], f64[3], dims_self=[], dims_other=[])",
     // losses
     "multi_margin_loss(f64[3, 5], i64[3]{0..4}, none)",
@@ -76,6 +78,8 @@ constexpr std::string_view table[] = {
     "round.decimals(f64[2, 3], decimals=-1)",
     "index_fill.int_Tensor(f64[5, 3], i64[2], f64[], dim=0)",
     "index_fill.int_Tensor(f64[], i64[]{0..0}, f64[], dim=0)",
+    "scatter.value(f64[3, 5], i64[3, 1], dim=1, value=0.5)",
+    "scatter.value(f64[], i64[]{0..0}, dim=0, value=2.0)",
     "swapaxes(f64[2, 3, 4], axis0=0, axis1=-1)",
     "swapdims(f64[2, 3], dim0=0, dim1=1)",
     "moveaxis(f64[2, 3, 4], source=[0], destination=[2])",

@@ -36,7 +36,7 @@ void tensordot_body(Body& b) {
 }
 // The dims of x that a list names, those of y that another does, each summed with its partner.
 void lists_body(Body& b) {
-  Var const x = b.x(0), y = b.x(1);
+  Var x = b.x(0), y = b.x(1);
   AttrReader reader{b.attrs};
   auto const left = reader.list(), right = reader.list();
   if (left.size() != right.size()) fail("tensordot: {} dims of one and {} of the other", left.size(), right.size());
@@ -50,6 +50,13 @@ void lists_body(Body& b) {
     for (auto d : last ? named : dims) all.push_back(d);
     return call(permute, {of}, Attrs{}.with(all));
   };
+  auto const narrowed = [](Var of, std::span<Dim const> own, Var other, std::span<Dim const> theirs) {  // a size of 1 stands for all of its partner
+    Dims dims;
+    for (std::size_t k = 0; k < own.size(); ++k)
+      if (same(other.size(dim_of(other, theirs[k])), 1) && !same(of.size(dim_of(of, own[k])), 1)) dims.push_back(own[k]);
+    return dims.empty() ? of : cast(call(sum, {of}, summed(dims, true)), of.meta().dtype);
+  };
+  x = narrowed(x, left, b.x(1), right), y = narrowed(y, right, b.x(0), left);
   b.out.push_back(call(tensordot, {order(x, left, true), order(y, right, false)}, Attrs{}.with(Dim(left.size()))));
 }
 }  // namespace
@@ -68,15 +75,18 @@ constinit const OpDef tensordot_lists{.name = "tensordot.lists", .kind = Kind::c
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
       AttrReader reader{attrs};
       auto const left = reader.list(), right = reader.list();
-      auto const x = letters(in[0]->rank());
-      auto y = letters(in[1]->rank(), in[0]->rank()), result = x;
+      auto x = letters(in[0]->rank()), y = letters(in[1]->rank(), in[0]->rank()), result = x;
+      std::string gone;
       for (std::size_t k = 0; k < left.size(); ++k) {
-        char const name = x[static_cast<std::size_t>(base::wrap_dim("equation", left[k].value, in[0]->rank()))];
-        y[static_cast<std::size_t>(base::wrap_dim("equation", right[k].value, in[1]->rank()))] = name;
-        std::erase(result, name);
+        auto const a = static_cast<std::size_t>(base::wrap_dim("equation", left[k].value, in[0]->rank())),
+                   b = static_cast<std::size_t>(base::wrap_dim("equation", right[k].value, in[1]->rank()));
+        std::erase(result, x[a]);
+        auto const m = in[0]->sizes[a].value, n = in[1]->sizes[b].value;
+        y[b] = n == 1 && m != 1 ? '1' : x[a];
+        if (m == 1 && n != 1) y[b] = letters(1, in[0]->rank() + static_cast<int>(b))[0], x[a] = '1', gone += y[b];
       }
       for (char name : y)
-        if (x.find(name) == std::string::npos) result += name;
+        if (name != '1' && x.find(name) == std::string::npos && gone.find(name) == std::string::npos) result += name;
       return x + "," + y + "->" + result;
     }},
     .terms = "aa", .combine = Monoid::sum, .mono = "..", .precision = Precision::low, .decompose = lists_body};

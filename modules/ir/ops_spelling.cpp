@@ -50,10 +50,23 @@ constinit const OpDef index_fill_tensor{.name = "index_fill.int_Tensor", .kind =
     .mono = "+.+", .copy = true, .decompose = [](Body& b) {
       need_scalar(b.x(2));
       if (b.x(1).rank() > 1) fail("the index needs rank 0 or 1, not {}", to_string(b.x(1).meta()));
-      int const d = dim_of(b.x(0), b.attrs.ints[0]);
-      Var const x = b.x(0).rank() ? b.x(0) : shaped(b.x(0), std::array{Dim(1)}), value = cast(b.x(2), x.meta().dtype);
-      Var const y = call(index_put, {x, value, b.x(1)}, Attrs{}.with(std::array{Dim(d)}).with(Dim(false)));
+      Var const x = b.x(0).rank() ? b.x(0) : shaped(b.x(0), std::array{Dim(1)});
+      int const d = dim_of(x, b.attrs.ints[0]);
+      Dims line;  // a mask, so that a place named twice counts once
+      line.resize(static_cast<std::size_t>(x.rank()), Dim(1));
+      line[static_cast<std::size_t>(d)] = x.size(d);
+      auto const flags = [&](Dims const& sizes, bool on) {
+        return create(*x.emit, full, Attrs{}.with(sizes).with(base::DType::boolean).with(x.meta().device).with_num(on));
+      };
+      Var const mask = call(index_put, {flags(Dims{x.size(d)}, false), flags({}, true), b.x(1)}, Attrs{}.with(std::span<Dim const>{}).with(Dim(false)));
+      Var const y = choose(shaped(mask, line), cast(b.x(2), x.meta().dtype), x);
       b.out.push_back(b.x(0).rank() ? y : shaped(y, {}));
+    }};
+constinit const OpDef scatter_value{.name = "scatter.value", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index, float value", .terms = "--", .mono = "+.",
+    .affine = true, .decompose = [](Body& b) {
+      auto const& x = b.x(0).meta();
+      Var const source = create(*b.x(0).emit, full, Attrs{}.with(b.x(1).meta().sizes).with(x.dtype).with(x.device).with_num(b.attrs.nums[0]));
+      b.out.push_back(call(scatter, {b.x(0), b.x(1), source}, at_dim(b.attrs.ints[0].value)));
     }};
 constinit const OpDef swapaxes{.name = "swapaxes", .kind = Kind::view, .signature = "Tensor input, int axis0, int axis1", .terms = "a", .mono = "+", .copy = true, .cost = 0,
     .decompose = [](Body& b) { b.out.push_back(call(transpose, {b.x()}, b.attrs)); }};
@@ -63,7 +76,7 @@ constinit const OpDef moveaxis{.name = "moveaxis", .kind = Kind::view, .signatur
     .cost = 0, .decompose = [](Body& b) { b.out.push_back(call(*find_op("movedim"), {b.x()}, b.attrs)); }};
 
 namespace {
-constexpr std::array rows{&clamp_tensor, &masked_fill_tensor, &div_mode, &round_decimals, &index_fill_tensor, &swapaxes, &swapdims, &moveaxis};
+constexpr std::array rows{&clamp_tensor, &masked_fill_tensor, &div_mode, &round_decimals, &index_fill_tensor, &scatter_value, &swapaxes, &swapdims, &moveaxis};
 }
 // clang-format on
 std::span<OpDef const* const> spelling_rows() { return rows; }
