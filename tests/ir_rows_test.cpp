@@ -84,6 +84,12 @@ TEST_CASE("a gradient reads what the row saves, and all of it") {
   }
 }
 
+TEST_CASE("the core, which has kernels of its own, stays small") {
+  auto const core = std::ranges::count_if(ir::all_ops(), [](OpDef const* op) { return op->element.real || op->evaluate; });
+  std::cout << std::format("{} rows, {} of them core\n", ir::all_ops().size(), core);
+  CHECK(core < 120);
+}
+
 TEST_CASE("a call prints, parses and prints the same") {
   each_sample([](Call const& call, std::mt19937&) {
     auto const graph = sample_graph(call);
