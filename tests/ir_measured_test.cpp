@@ -120,7 +120,7 @@ TEST_CASE("what is measured, by hand") {
   CHECK(numbers("repeat_interleave.Tensor(i64[3])", {2, 0, 1}) == V{0, 0, 2});
   auto const wrong = [](std::string_view line, std::initializer_list<double> x) { return support::caught([&] { numbers(line, x); }); };
   CHECK(wrong("one_hot(i64[0])", {}) == "one_hot: no elements tell the number of classes");
-  CHECK(wrong("one_hot(i64[2])", {-1, 1}) == "one_hot: class -1 is out of range for 2 classes");
+  CHECK(wrong("one_hot(i64[2])", {-1, 1}) == "scatter: index -1 is out of range for size 2");
   CHECK(wrong("repeat_interleave.Tensor(i64[2])", {1, -1}) == "repeat_interleave.Tensor: the number of repeats can't be negative: -1");
   CHECK(wrong("repeat_interleave.Tensor(i64[2], output_size=3)", {1, 1}) == "repeat_interleave.Tensor: output_size is 3, the repeats add up to 2");
 }

@@ -206,6 +206,19 @@ void repeats_body(Body& b) {
   b.out.push_back(call(index_select, {x, call(repeat_places, {spread}, Attrs{}.with(b.attrs.ints[1]))}, at_dim(d)));
 }
 
+// Without a number of classes, as many zeros as there are: the largest class, repeated once more than it counts.
+void one_hot_body(Body& b) {
+  Dim const classes = b.attrs.ints[0];
+  Var const at = call(unsqueeze, {cast(b.x(), DType::i64)}, at_dim(-1)), zero = zeros_like(at);
+  Var row;
+  if (classes.value == -1) {
+    Var const most = shaped(call(amax, {at}, over(std::span<Dim const>{}, false)), std::array{Dim(1)});
+    row = call(repeat_places, {most + Var(1)}, Attrs{}.with(Dim(absent)));
+  } else {
+    row = create(*at.emit, full, Attrs{}.with(std::array{classes}).with(DType::i64).with(at.meta().device).with_num(0));
+  }
+  b.out.push_back(call(scatter, {zero + row, at, zero + Var(1)}, at_dim(-1)));
+}
 Var flat_of(Var x) { return shaped(x, std::array{product(x.meta().sizes)}); }
 // Element k of the source goes to the k-th place that the mask names: its number is the running count of the mask.
 void masked_body(Body& b) {
@@ -306,24 +319,14 @@ constinit const OpDef one_hot{.name = "one_hot", .kind = Kind::gather, .signatur
       sizes.push_back(classes.value == -1 ? Dim(absent) : classes);
       call.out.push_back(classes.value == -1 ? unsized(DType::i64, call.x().device, sizes) : contiguous_meta(DType::i64, call.x().device, sizes));
     },
-    .evaluate = [](Kernel const& kernel) {
-      auto const &x = kernel.in[0], &y = kernel.out[0];
-      std::int64_t const classes = y.sizes.back();
-      std::memset(y.data, 0, static_cast<std::size_t>(base::numel(y.sizes) * base::bytes_of(y.dtype)));
-      std::int64_t row = 0;
-      walk<1>(x.sizes, {&x.strides}, [&](auto const& at) {
-        auto const n = x.whole(at[0]);
-        if (n < 0 || n >= classes) fail("one_hot: class {} is out of range for {} classes", n, classes);
-        y.set_whole(row++ * classes + n, 1);
-      });
-    },
     .measured = [](Kernel const& kernel, std::span<Dims> sizes) {
       auto const& x = kernel.in[0];
       if (base::numel(x.sizes) == 0) fail("one_hot: no elements tell the number of classes");
       std::int64_t most = 0;
       walk<1>(x.sizes, {&x.strides}, [&](auto const& at) { most = std::max(most, x.whole(at[0])); });
       sizes[0][x.sizes.size()] = plus(most, 1);
-    }};
+    },
+    .decompose = one_hot_body};
 namespace {
 constexpr std::array rows{&nonzero, &masked_select, &masked_scatter, &unique, &repeat_places, &repeat_each, &one_hot};
 }

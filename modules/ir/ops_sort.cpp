@@ -170,6 +170,18 @@ void infer_searchsorted(Inference& call) {
   if (!fits) fail("searchsorted: leading sizes of {} and {} differ", to_string(row), to_string(x));
   call.out.push_back(contiguous_meta(small ? DType::i32 : DType::i64, x.device, x.sizes));
 }
+// The same by comparing with every element, where there is no kernel.
+Var place_in(Var row, Var x, bool right, bool small) {
+  Var const sorted = row.rank() == 1 ? row : call(unsqueeze, {row}, at_dim(-2)), each = call(unsqueeze, {x}, at_dim(-1));
+  Var const before = call(logical_not, {call(right ? gt : ge, {sorted, each})});
+  return cast(call(sum, {before}, summed(std::array{Dim(-1)}, false)), small ? DType::i32 : DType::i64);
+}
+void searchsorted_body(Body& b) {
+  AttrReader reader{b.attrs};
+  bool const small = reader.flag(), right = reader.flag() || reader.number().value == 2;
+  Var const row = b.x(2) ? call(gather, {b.x(0), b.x(2)}, at_dim(-1)) : b.x(0);
+  b.out.push_back(place_in(row, b.x(1), right, small));
+}
 // A sorted row stays whole; if there is one for each row of x, the leading dims are theirs together.
 std::string searchsorted_equation(Attrs const&, std::span<Meta const* const> in) {
   auto const all = letters(in[1]->rank(), 1);
@@ -205,7 +217,8 @@ constinit const OpDef min_dim{.name = "min.dim", .kind = Kind::reduction, .signa
     .decompose = extreme_body<false>};
 constinit const OpDef searchsorted{.name = "searchsorted", .kind = Kind::sort,
     .signature = "Tensor sorted_sequence, Tensor input, *, bool out_int32=False, bool right=False, none|left|right side=none, Tensor? sorter=None",
-    .equation = {.build = searchsorted_equation}, .terms = "---", .mono = "...", .types = Types::index, .infer = infer_searchsorted, .evaluate = evaluate_searchsorted};
+    .equation = {.build = searchsorted_equation}, .terms = "---", .mono = "...", .types = Types::index, .vjp = [](Vjp&) {}, .infer = infer_searchsorted, .evaluate = evaluate_searchsorted,
+    .decompose = searchsorted_body};
 constinit const OpDef bucketize{.name = "bucketize", .kind = Kind::sort, .signature = "Tensor input, Tensor boundaries, *, bool out_int32=False, bool right=False", .terms = "--",
     .mono = "..", .decompose = [](Body& b) {
       if (b.x(1).rank() != 1) fail("bucketize: boundaries need rank 1, not {}", to_string(b.x(1).meta()));
