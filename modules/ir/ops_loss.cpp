@@ -77,7 +77,7 @@ void nll_loss_body(Body& body) {
 
 // Rows of scores (one without a batch), and what their class or classes are held against.
 Var as_rows(Var x) { return x.rank() >= 2 ? x : shaped(x, x.rank() == 1 ? Dims{Dim(1), x.size(0)} : Dims{Dim(1), Dim(1)}); }
-Var above(Var margin) { return call(clamp, {margin}, Attrs{}.with_num(0.0).with_num(Scalar())); }
+Var above(Var margin) { return call(relu, {margin}); }
 void need_scores(Var x) {
   bool const good = base::is_real(x.meta().dtype) && x.rank() <= 2 && (x.rank() == 0 || !same(x.size(-1), 0));
   if (!good) fail("the input must be floating, of rank 1 or 2 and with classes, not {}", to_string(x.meta()));
