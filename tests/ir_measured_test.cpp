@@ -106,6 +106,44 @@ TEST_CASE("gradients of measured calls agree with central differences") {
   CHECK(checked >= 5);
 }
 
+TEST_CASE("a wrong measured call is an Error that names the op, never a crash") {
+  int refused = 0;
+  each_measured([&](Call const& call, std::mt19937&) {
+    auto const attempt = [&](Call const& wrong, std::string_view change) {
+      auto const text = support::caught([&] { support::run_at_once(wrong); });
+      if (text == "nothing") return;
+      ++refused;
+      auto const first = call.op->name.substr(0, call.op->name.find('.'));
+      bool const named = support::says(text, first) || support::says(text, "scatter") || support::says(text, "index") || support::says(text, "memory");
+      if (text.starts_with("Bug") || !named) FAIL_CHECK(call.text << " with " << change << ": " << text);
+    };
+    for (std::size_t k = 0; k < call.operands.size(); ++k) {
+      auto changed = call;
+      auto const with = [&](base::Shape const& sizes, DType dtype) {
+        changed.operands[k] = {support::array(dtype, sizes), {}};
+        attempt(changed, std::format("operand {} of {}{}", k, base::info(dtype).name, base::to_string(sizes)));
+      };
+      auto const& sizes = call.operands[k].tensor->at.sizes;
+      for (auto const& other : {base::Shape{}, base::Shape{0}, base::Shape{7}, base::Shape{2, 3, 2, 2}, sizes})
+        for (auto dtype : {DType::f64, DType::bf16, DType::i64, DType::i32, DType::boolean}) with(other, dtype);
+      changed.operands[k] = {std::nullopt, ir::Scalar()};
+      attempt(changed, "an operand missing");
+      changed.operands[k] = {std::nullopt, ir::Scalar(2)};
+      attempt(changed, "a number for an operand");
+      changed = call;
+      changed.operands.erase(changed.operands.begin() + static_cast<std::ptrdiff_t>(k));
+      attempt(changed, "an operand fewer");
+    }
+    for (std::size_t place = 0; place < call.attrs.ints.size(); ++place)
+      for (std::int64_t const value : {std::int64_t{-1}, std::int64_t{7}, std::int64_t{-9}, std::int64_t{1} << 62, std::numeric_limits<std::int64_t>::max()}) {
+        auto changed = call;
+        changed.attrs.ints[place] = value;
+        attempt(changed, std::format("attribute {} of {}", place, value));
+      }
+  });
+  CHECK(refused > 300);
+}
+
 TEST_CASE("what is measured, by hand") {
   using V = std::vector<double>;
   double const nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();

@@ -41,6 +41,8 @@ constexpr std::string_view table[] = {
     "cdist(f64[3, 4], f64[2, 4], p=inf)",
     "cdist(f64[2, 0], f64[3, 0])",
     "vdot(f64[3], f64[3])",
+    "linear(f64[2, 4, 3], f64[3], none)",
+    "linear(f64[4, 3], f64[3], f64[])",
     "tensordot.lists(f64[2, 3, 4], f64[4, 5, 2], dims_self=[0, -1], dims_other=[2, 0])",
     "tensordot.lists(f64[2, 1, 4], f64[3, 4], dims_self=[1, 2], dims_other=[0, 1])",
     "scaled_dot_product_attention(f64[3, 2], f64[2, 4, 2], f64[1, 4, 5], none)",

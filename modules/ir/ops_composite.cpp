@@ -70,14 +70,17 @@ void attention_body(Body& body) {
 constinit const OpDef linear{.name = "linear", .kind = Kind::contraction, .signature = "Tensor input, Tensor weight, Tensor? bias=None",
     .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) {
       auto const lead = letters(in[0]->rank() - 1, 2);
-      return lead + "a,ba" + (in.size() > 2 && in[2] ? ",b" : "") + "->" + lead + "b";
+      std::string const columns = in[1]->rank() == 1 ? "" : "b";  // a vector of weights gives one number a row
+      auto const bias = in.size() > 2 && in[2] ? "," + (in[2]->rank() == 0 ? "" : in[2]->sizes[0].value == 1 && in[1]->sizes[0].value != 1 ? "1" : columns) : "";
+      return lead + "a," + columns + "a" + bias + "->" + lead + columns;
     }},
     .terms = "aab", .combine = Monoid::sum, .mono = "...", .precision = Precision::low,
     .decompose = [](Body& b) {
       Var const x = b.x(0), w = b.x(1);
-      if (w.rank() != 2 || x.rank() < 1) fail("linear: input {} and weight {} need ranks of at least 1 and exactly 2", to_string(x.meta()), to_string(w.meta()));
-      if (!same(x.size(-1), w.size(1))) fail("linear: input has {} features, weight takes {}", x.size(-1).value, w.size(1).value);
-      Var const product = call(matmul, {x, call(transpose, {w}, Attrs{}.with(Dim(0)).with(Dim(1)))});
+      if (w.rank() < 1 || w.rank() > 2 || x.rank() < 1) fail("linear: input {} and weight {} need ranks of at least 1, and of 1 or 2", to_string(x.meta()), to_string(w.meta()));
+      if (!same(x.size(-1), w.size(-1))) fail("linear: input has {} features, weight takes {}", x.size(-1).value, w.size(-1).value);
+      if (b.x(2) && b.x(2).rank() >= w.rank()) fail("linear: bias {} does not fit weight {}", to_string(b.x(2).meta()), to_string(w.meta()));
+      Var const product = call(matmul, {x, w.rank() == 1 ? w : call(transpose, {w}, Attrs{}.with(Dim(0)).with(Dim(1)))});
       b.out.push_back(b.x(2) ? product + b.x(2) : product);
     }};
 template <int rank>
