@@ -69,6 +69,53 @@ TEST_CASE("measured sizes are those of the results, whatever the strides") {
   });
 }
 
+TEST_CASE("equations of measured calls bind each letter to one size, and no letter is free to be cut where elements decide") {
+  each_measured([](Call const& call, std::mt19937&) {
+    std::vector<ir::Meta> metas;
+    std::vector<ir::Meta const*> in;
+    for (auto const& operand : call.operands) metas.push_back(support::meta_of(operand.tensor->at));
+    for (auto const& meta : metas) in.push_back(&meta);
+    auto const equation = ir::parse_equation(ir::equation_of(*call.op, call.attrs, in));
+    auto const results = support::run_at_once(call).results;
+    CHECK_MESSAGE(equation.operands.size() == metas.size(), call.text);
+    CHECK_MESSAGE(equation.results.size() == results.size(), call.text);
+    std::map<std::string, std::int64_t> sizes;
+    std::set<std::string> operands;
+    auto const bind = [&](std::vector<ir::Factor> const& factors, base::Shape const& shape, bool result) {
+      CHECK_MESSAGE(factors.size() == shape.size(), call.text);
+      for (std::size_t d = 0; d < std::min(factors.size(), shape.size()); ++d) {
+        auto const& letters = factors[d].letters;
+        if (letters.empty()) CHECK_MESSAGE(shape[d] == 1, call.text);
+        if (letters.empty()) continue;
+        CHECK_MESSAGE(sizes.try_emplace(letters, shape[d]).first->second == shape[d], call.text << ": letter " << letters);
+        if (result && !operands.contains(letters)) CHECK_MESSAGE(factors[d].whole, call.text << ": letter " << letters << " is made and free");
+        if (!result) operands.insert(letters);
+      }
+    };
+    for (std::size_t k = 0; k < metas.size(); ++k) bind(equation.operands[k], ir::values(metas[k].sizes), false);
+    for (std::size_t k = 0; k < results.size(); ++k) bind(equation.results[k], results[k].at.sizes, true);
+  });
+}
+
+TEST_CASE("a text that holds a measured call reads and prints the same, and is not verified") {
+  each_measured([](Call const& call, std::mt19937&) {
+    ir::Graph graph;
+    ir::Node node{call.op, {}, call.attrs, 0, 0, {"a.cpp", 3, 4, ""}};
+    for (auto const& operand : call.operands) node.inputs.push_back({graph.input(support::meta_of(operand.tensor->at)), {}});
+    node.first = static_cast<int>(graph.values.size());
+    for (auto const& result : support::run_at_once(call).results) {
+      auto meta = support::meta_of(result.at);
+      graph.outputs.push_back(static_cast<int>(graph.values.size()));
+      graph.values.push_back({ir::MetaRef(new ir::Meta(ir::contiguous_meta(meta.dtype, {}, meta.sizes))), 0, node.results++, {}});
+    }
+    graph.nodes.push_back(std::move(node));
+    auto const text = ir::to_string(graph);
+    auto const again = ir::parse_graph(text);
+    CHECK_MESSAGE(ir::to_string(again) == text, call.text);
+    CHECK_MESSAGE(support::says(support::caught([&] { ir::verify(again); }), "depends on elements"), call.text);
+  });
+}
+
 TEST_CASE("gradients of measured calls agree with central differences") {
   int checked = 0;
   each_measured([&](Call const& call, std::mt19937& random) {
