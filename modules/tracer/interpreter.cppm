@@ -61,7 +61,7 @@ inline Tensor apply(ir::OpDef const& op, std::initializer_list<Arg> operands, ir
   return apply(op, std::span(operands.begin(), operands.size()), attrs, at);
 }
 
-enum class BreakKind : std::uint8_t { returned, explicit_break, item, host_read, condition, resize, aliasing, view_write, host_effect, limit };
+enum class BreakKind : std::uint8_t { returned, explicit_break, item, host_read, condition, resize, measured, aliasing, view_write, host_effect, limit };
 /// Why a segment ended: a value, not an exception.
 struct Break {
   BreakKind kind = BreakKind::returned;
