@@ -50,6 +50,7 @@ std::string words(Strided const& x) {
   std::array<char, 64> word{};
   walk<1>(x.sizes, {&x.strides}, [&](auto const& at) {
     if (!text.empty()) text += ' ';
+    if (double const number = x.real(at[0]); std::isnan(number)) return void(text += std::signbit(number) ? "-nan" : "nan");
     char* const end = word.data() + word.size();
     char* const stop = !base::is_real(x.dtype)    ? std::to_chars(word.data(), end, x.whole(at[0])).ptr
                              : x.dtype == DType::f64 ? std::to_chars(word.data(), end, x.real(at[0])).ptr

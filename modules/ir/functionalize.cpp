@@ -4,7 +4,7 @@ import std;
 import tenon.base;
 
 namespace tenon::ir::ops {
-extern const OpDef slice_scatter, select_scatter, diagonal_scatter, unfold, copy_;
+extern const OpDef slice_scatter, copy_;  // as ops_layout.cpp declares them
 }
 
 namespace tenon::ir {
@@ -78,9 +78,10 @@ Var back(Node const& by, Var parent, Var content) {
   by.op->vjp(vjp);
   return vjp.grads[0];
 }
+OpDef const& row(std::string_view name) { return *find_op(name); }
 Var into_slice(Node const& by, Var parent, Var content) { return call(ops::slice_scatter, {parent, content}, by.attrs); }
-Var into_select(Node const& by, Var parent, Var content) { return call(ops::select_scatter, {parent, content}, by.attrs); }
-Var into_diagonal(Node const& by, Var parent, Var content) { return call(ops::diagonal_scatter, {parent, content}, by.attrs); }
+Var into_select(Node const& by, Var parent, Var content) { return call(row("select_scatter"), {parent, content}, by.attrs); }
+Var into_diagonal(Node const& by, Var parent, Var content) { return call(row("diagonal_scatter"), {parent, content}, by.attrs); }
 Var into_windows(Node const& by, Var parent, Var content) {
   if (parent.rank() == 0) return shaped(content, std::span<Dim const>{});
   int const dim = dim_of(parent, by.attrs.ints[0]);

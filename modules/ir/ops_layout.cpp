@@ -218,6 +218,13 @@ void evaluate_copy(Kernel const& kernel) {  // as if all of src was read first
   auto const bytes = static_cast<std::size_t>(base::bytes_of(y.dtype));
   walk<2>(y.sizes, {&y.strides, &strides}, [&](auto const& at) { std::memcpy(y.at(at[0]), cast[0].at(at[1]), bytes); });
 }
+std::string copy_equation(Attrs const&, std::span<Meta const* const> in) {
+  auto const to = letters(in[0]->rank());
+  std::string from;
+  for (std::size_t d = 0, lead = to.size() - in[1]->sizes.size(); d < in[1]->sizes.size(); ++d)
+    from += in[1]->sizes[d].value == 1 && in[0]->sizes[lead + d].value != 1 ? '1' : to[lead + d];
+  return to + "," + from + "->" + to;
+}
 void slice_scatter_body(Body& b) {
   Var const x = b.x(0), src = b.x(1);
   if (x.meta().dtype != src.meta().dtype) fail("slice_scatter: dtypes differ: {} and {}", to_string(x.meta()), to_string(src.meta()));
@@ -347,7 +354,7 @@ constinit const OpDef detach{.name = "detach", .kind = Kind::view, .signature = 
     .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) { return letters(in[0]->rank()) + "->" + letters(in[0]->rank()); }}, .terms = "a", .mono = "+",
     .copy = true, .types = Types::first, .cost = 0, .source = "{0}", .geometry = same_place};
 constinit const OpDef copy_{.name = "copy_", .kind = Kind::host, .signature = "Tensor input, Tensor src",  // writes src into the memory of input, and is input
-    .types = Types::first, .geometry = same_place, .infer = infer_copy, .evaluate = evaluate_copy};
+    .equation = {.build = copy_equation}, .terms = "-a", .mono = ".+", .types = Types::first, .geometry = same_place, .infer = infer_copy, .evaluate = evaluate_copy};
 
 namespace {
 constexpr std::array rows{&movedim, &broadcast_to, &ravel, &unflatten, &hstack, &vstack, &dstack, &column_stack, &repeat, &tile, &repeat_interleave, &flip, &fliplr, &flipud, &rot90,

@@ -3,17 +3,17 @@ module tenon.ir;
 import std;
 import tenon.base;
 
-namespace tenon::ir::ops {
-extern const OpDef logical_xor, bitwise_and, bitwise_or, bitwise_xor, hypot;
-}
-
 namespace tenon::ir {
 using base::fail;
 
 bool commutative(OpDef const& op, Attrs const& attrs) {
-  static constexpr std::array table{&ops::add,         &ops::mul,        &ops::maximum,     &ops::minimum,    &ops::eq,          &ops::ne,   &ops::logical_and,
-                                    &ops::logical_or, &ops::logical_xor, &ops::bitwise_and, &ops::bitwise_or, &ops::bitwise_xor, &ops::hypot};
-  if (std::ranges::find(table, &op) == table.end()) return false;
+  static std::set<OpDef const*> const table = [] {
+    std::set<OpDef const*> rows;
+    for (auto const name : {"add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "hypot"})
+      rows.insert(find_op(name));
+    return rows;
+  }();
+  if (!table.contains(&op)) return false;
   return std::ranges::all_of(attrs.nums, [](Scalar const& s) { return s.node < 0 && same_value(s, Scalar(1.0)); });  // add's alpha
 }
 
