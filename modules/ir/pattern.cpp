@@ -200,6 +200,8 @@ class Matcher {
           if (std::ranges::find(node_, user) == node_.end()) return false;
       }
     }
+    for (auto const& bound : bound_)  // what a match reads is not of its own making
+      if (bound && bound->value >= 0 && std::ranges::find(node_, graph_.values[index(bound->value)].node) != node_.end()) return false;
     return !rule_.check || rule_.check(graph_, match());
   }
 
@@ -243,6 +245,7 @@ struct Plan {
       if (graph.nodes[index(n)].op == last && !taken[index(n)] && matcher.at(n)) place(matcher);
   }
   // All bindings are made in front of the replacement, all other readers of its outputs stand behind it; else the match would tie a loop.
+  // Of replacements at one place the earlier match comes first, so a match that an earlier one reads stands one node further in front.
   void place(Matcher const& matcher) {
     Planned next{matcher.match(), {}, 0, false};
     next.before = std::ranges::max(next.match.nodes);
@@ -251,9 +254,10 @@ struct Plan {
       for (int user : users[index(next.outputs.back())]) {
         if (std::ranges::find(next.match.nodes, user) != next.match.nodes.end()) continue;
         int const owned = std::cmp_less(user, graph.nodes.size()) ? owner_of_node[index(user)] : -1;
-        next.before = std::min(next.before, owned >= 0 ? planned[index(owned)].before : user);
+        next.before = std::min(next.before, owned >= 0 ? planned[index(owned)].before - 1 : user);
       }
     }
+    if (next.before < 0) return;
     for (auto const& [_, input] : next.match.bindings) {
       if (input.value < 0) continue;
       int const made = owner[index(input.value)] >= 0 ? planned[index(owner[index(input.value)])].before : graph.values[index(input.value)].node + 1;
