@@ -339,3 +339,68 @@ TEST_CASE("all passes in any order keep every bit of random graphs") {
   CHECK(rules > 50);
   CHECK(folded > 0);
 }
+
+TEST_CASE("a chain, a wide graph and diamonds of 100000 nodes go through every pass") {
+  using Clock = std::chrono::steady_clock;
+  int const length = support::tier(10'000, 100'000, 100'000);
+  auto const attrs = ir::default_attrs(ir::ops::add);
+  auto const grown = [&](auto step) {
+    Graph graph;
+    graph.input(ir::contiguous_meta(DType::f64, {}, {2, 3}));
+    while (std::cmp_less(graph.nodes.size(), length)) step(graph, static_cast<int>(graph.values.size()) - 1);
+    if (graph.outputs.empty()) graph.outputs = {static_cast<int>(graph.values.size()) - 1};
+    return graph;
+  };
+  struct Shape {
+    std::string_view name;
+    Graph graph;
+  };
+  std::vector<Shape> const shapes{
+      {"chain", grown([&](Graph& g, int x) {
+         g.add(ir::ops::tanh, {{x, {}}}, {}, {});
+         g.add(ir::ops::neg, {{x + 1, {}}}, {}, {});
+         g.add(ir::ops::neg, {{x + 2, {}}}, {}, {});
+         g.add(ir::ops::mul, {{x + 3, {}}, {-1, ir::Scalar(1.0)}}, {}, {});
+       })},
+      {"wide", grown([&](Graph& g, int last) {
+         g.add(ir::ops::relu, {{0, {}}}, {}, {});
+         g.add(ir::ops::relu, {{last + 1, {}}}, {}, {});
+         g.outputs.push_back(g.add(ir::ops::mul, {{last + 2, {}}, {-1, ir::Scalar(static_cast<double>(last))}}, {}, {}));
+       })},
+      {"diamonds", grown([&](Graph& g, int x) {
+         g.add(ir::ops::sin, {{x, {}}}, {}, {});
+         g.add(ir::ops::cos, {{x, {}}}, {}, {});
+         g.add(ir::ops::add, {{x + 1, {}}, {x + 2, {}}}, attrs, {});
+       })}};
+  ir::Rewrite const twice{ir::parse_graph("graph p(%0 x: f32[]) { %1 = relu(%0): f32[] %2 = relu(%1): f32[] return %2 }"),
+                          ir::parse_graph("graph r(%0 x: f32[]) { %1 = relu(%0): f32[] return %1 }")};
+  ir::Rewrite const pair{ir::parse_graph("graph p(%0 x: f32[]) { %1 = sin(%0): f32[] %2 = cos(%0): f32[] return %1, %2 }"),
+                         ir::parse_graph("graph r(%0 x: f32[]) { %1 = cos(%0): f32[] %2 = sin(%0): f32[] return %2, %1 }")};
+  std::vector<std::pair<std::string_view, std::function<Graph(Graph const&)>>> const passes{
+      {"dead code", ir::eliminate_dead_code},
+      {"merge", ir::merge_common},
+      {"decompose", [](Graph const& g) { return ir::decompose(g); }},
+      {"fold", [](Graph const& g) { return ir::fold_constants(g); }},
+      {"simplify", [](Graph const& g) { return ir::simplify(g); }},
+      {"rewrite", [&](Graph const& g) { return ir::rewrite(g, twice).graph; }},
+      {"rewrite pairs", [&](Graph const& g) { return ir::rewrite(g, pair).graph; }},
+      {"functionalize", [](Graph const& g) {
+         Graph written = g;
+         written.add(*ir::find_op("copy_"), {{0, {}}, {written.outputs[0], {}}}, {}, {});
+         return ir::functionalize(written).graph;
+       }},
+      {"joint graph", [](Graph const& g) { return ir::joint_graph(g, std::array{0}).graph; }}};
+  for (auto const& [name, graph] : shapes) {
+    std::string times;
+    double total = 0;
+    for (auto const& [pass, run] : passes) {
+      auto const start = Clock::now();
+      auto const done = run(graph);
+      double const took = std::chrono::duration<double>(Clock::now() - start).count();
+      times += std::format(" {} {:.2f}", pass, took);
+      total += took;
+      CHECK(done.outputs.size() >= graph.outputs.size());
+    }
+    std::cout << std::format("{} of {} nodes, seconds:{}, together {:.2f}\n", name, graph.nodes.size(), times, total);
+  }
+}
