@@ -61,17 +61,20 @@ TEST_CASE("a match names its nodes, its bindings and what was made instead") {
 TEST_CASE("operands of commutative calls match in both orders, others do not") {
   auto const swapped = parsed("graph g(%0: f64[2, 3], %1: f64[3, 4], %2: f64[4]) { %3 = matmul(%0, %1): f64[2, 4] %4 = add(%2, %3): f64[2, 4] return %4 }");
   CHECK(calls(checked(swapped, fused).graph) == "addmm(%2, %0, %1) -> %3");
-  auto const scaled = parsed("graph g(%0: f64[2, 3], %1: f64[3, 4], %2: f64[4]) { %3 = matmul(%0, %1): f64[2, 4] %4 = add(%2, %3, alpha=2.0): f64[2, 4] return %4 }");
+  auto const scaled =
+      parsed("graph g(%0: f64[2, 3], %1: f64[3, 4], %2: f64[4]) { %3 = matmul(%0, %1): f64[2, 4] %4 = add(%2, %3, alpha=2.0): f64[2, 4] return %4 }");
   CHECK(checked(scaled, fused).matches.empty());
   Rewrite const minus{.pattern = parsed("graph p(%0 x: f32[], %1 y: f32[]) { %2 = neg(%0): f32[] %3 = sub(%2, %1): f32[] return %3 }"),
                       .replacement = parsed("graph r(%0 x: f32[], %1 y: f32[]) { %2 = add(%0, %1): f32[] %3 = neg(%2): f32[] return %3 }")};
   auto const other = parsed("graph g(%0: f64[3], %1: f64[3]) { %2 = neg(%0): f64[3] %3 = sub(%1, %2): f64[3] return %3 }");
   CHECK(checked(other, minus).matches.empty());
   // Both orders inside one another: (a*b) + (c*d) with x*y + y*z must try four ways.
-  Rewrite const share{.pattern = parsed("graph p(%0 x: f32[], %1 y: f32[], %2 z: f32[]) { %3 = mul(%0, %1): f32[] %4 = mul(%1, %2): f32[] %5 = add(%3, %4): f32[] return %5 }"),
-                      .replacement = parsed("graph r(%0 x: f32[], %1 y: f32[], %2 z: f32[]) { %3 = add(%0, %2): f32[] %4 = mul(%3, %1): f32[] return %4 }")};
+  Rewrite const share{
+      .pattern = parsed("graph p(%0 x: f32[], %1 y: f32[], %2 z: f32[]) { %3 = mul(%0, %1): f32[] %4 = mul(%1, %2): f32[] %5 = add(%3, %4): f32[] return %5 }"),
+      .replacement = parsed("graph r(%0 x: f32[], %1 y: f32[], %2 z: f32[]) { %3 = add(%0, %2): f32[] %4 = mul(%3, %1): f32[] return %4 }")};
   for (auto const& [first, second] : {std::pair{"%0, %1", "%1, %2"}, {"%1, %0", "%1, %2"}, {"%0, %1", "%2, %1"}, {"%1, %0", "%2, %1"}}) {
-    auto const text = std::format("graph g(%0: f64[3], %1: f64[3], %2: f64[3]) {{ %3 = mul({}): f64[3] %4 = mul({}): f64[3] %5 = add(%4, %3): f64[3] return %5 }}", first, second);
+    auto const text = std::format(
+        "graph g(%0: f64[3], %1: f64[3], %2: f64[3]) {{ %3 = mul({}): f64[3] %4 = mul({}): f64[3] %5 = add(%4, %3): f64[3] return %5 }}", first, second);
     auto const done = checked(parsed(text), share);
     CHECK_MESSAGE(done.matches.size() == 1, text);
     CHECK(done.matches[0].bindings.at("y").value == 1);
@@ -134,13 +137,16 @@ TEST_CASE("wildcards bind consistently, to numbers too; numbers match by kind an
                        .replacement = parsed("graph r(%0 x: f32[]) { %1 = square(%0): f32[] return %1 }")};
   CHECK(checked(parsed("graph g(%0: f64[3], %1: f64[3]) { %2 = mul(%0, %1): f64[3] return %2 }"), square).matches.empty());
   CHECK(checked(parsed("graph g(%0: f64[3]) { %1 = mul(%0, %0): f64[3] return %1 }"), square).matches.size() == 1);
-  Rewrite const factor{.pattern = parsed("graph p(%0 x: f32[], %1 y: f32[], %2 k: f32[]) { %3 = mul(%0, %2): f32[] %4 = mul(%1, %2): f32[] %5 = add(%3, %4): f32[] return %5 }"),
-                       .replacement = parsed("graph r(%0 x: f32[], %1 y: f32[], %2 k: f32[]) { %3 = add(%0, %1): f32[] %4 = mul(%3, %2): f32[] return %4 }")};
-  auto const number = checked(parsed("graph g(%0: f64[3], %1: f64[3]) { %2 = mul(%0, 0.5): f64[3] %3 = mul(%1, 0.5): f64[3] %4 = add(%2, %3): f64[3] return %4 }"), factor);
+  Rewrite const factor{
+      .pattern = parsed("graph p(%0 x: f32[], %1 y: f32[], %2 k: f32[]) { %3 = mul(%0, %2): f32[] %4 = mul(%1, %2): f32[] %5 = add(%3, %4): f32[] return %5 }"),
+      .replacement = parsed("graph r(%0 x: f32[], %1 y: f32[], %2 k: f32[]) { %3 = add(%0, %1): f32[] %4 = mul(%3, %2): f32[] return %4 }")};
+  auto const number =
+      checked(parsed("graph g(%0: f64[3], %1: f64[3]) { %2 = mul(%0, 0.5): f64[3] %3 = mul(%1, 0.5): f64[3] %4 = add(%2, %3): f64[3] return %4 }"), factor);
   CHECK(calls(number.graph) == "add(%0, %1) mul(%2, 0.5) -> %3");
   CHECK(number.matches[0].bindings.at("k").value == -1);
   CHECK(number.matches[0].bindings.at("k").scalar.real == 0.5);
-  CHECK(checked(parsed("graph g(%0: f64[3], %1: f64[3]) { %2 = mul(%0, 0.5): f64[3] %3 = mul(%1, 0.25): f64[3] %4 = add(%2, %3): f64[3] return %4 }"), factor).matches.empty());
+  CHECK(checked(parsed("graph g(%0: f64[3], %1: f64[3]) { %2 = mul(%0, 0.5): f64[3] %3 = mul(%1, 0.25): f64[3] %4 = add(%2, %3): f64[3] return %4 }"), factor)
+            .matches.empty());
   Rewrite const half{.pattern = parsed("graph p(%0 x: f32[]) { %1 = mul(%0, 2): f32[] return %1 }"),
                      .replacement = parsed("graph r(%0 x: f32[]) { %1 = add(%0, %0): f32[] return %1 }")};
   CHECK(checked(parsed("graph g(%0: f64[3]) { %1 = mul(%0, 2): f64[3] return %1 }"), half).matches.size() == 1);
@@ -162,11 +168,14 @@ TEST_CASE("attributes are equal, or any and carried over") {
 }
 
 TEST_CASE("a pattern with several outputs, wherever they stand") {
-  Rewrite const pair{.pattern = parsed("graph p(%0 x: f32[], %1 y: f32[]) { %2 = sin(%0): f32[] %3 = cos(%0): f32[] %4 = mul(%3, %1): f32[] return %2, %4 }"),
-                     .replacement = parsed("graph r(%0 x: f32[], %1 y: f32[]) { %2 = cos(%0): f32[] %3 = mul(%1, %2): f32[] %4 = sin(%0): f32[] return %4, %3 }")};
-  auto const before = parsed("graph g(%0: f64[3], %1: f64[3]) { %2 = sin(%0): f64[3] %3 = exp(%2): f64[3] %4 = cos(%0): f64[3] %5 = mul(%4, %1): f64[3] return %3, %5 }");
+  Rewrite const pair{
+      .pattern = parsed("graph p(%0 x: f32[], %1 y: f32[]) { %2 = sin(%0): f32[] %3 = cos(%0): f32[] %4 = mul(%3, %1): f32[] return %2, %4 }"),
+      .replacement = parsed("graph r(%0 x: f32[], %1 y: f32[]) { %2 = cos(%0): f32[] %3 = mul(%1, %2): f32[] %4 = sin(%0): f32[] return %4, %3 }")};
+  auto const before =
+      parsed("graph g(%0: f64[3], %1: f64[3]) { %2 = sin(%0): f64[3] %3 = exp(%2): f64[3] %4 = cos(%0): f64[3] %5 = mul(%4, %1): f64[3] return %3, %5 }");
   CHECK(calls(checked(before, pair).graph) == "cos(%0) mul(%1, %2) sin(%0) exp(%4) -> %5 %3");
-  auto const after = parsed("graph g(%0: f64[3], %1: f64[3]) { %2 = cos(%0): f64[3] %3 = mul(%2, %1): f64[3] %4 = exp(%3): f64[3] %5 = sin(%0): f64[3] return %4, %5 }");
+  auto const after =
+      parsed("graph g(%0: f64[3], %1: f64[3]) { %2 = cos(%0): f64[3] %3 = mul(%2, %1): f64[3] %4 = exp(%3): f64[3] %5 = sin(%0): f64[3] return %4, %5 }");
   CHECK(checked(after, pair).matches.size() == 1);
   // y depends on what the match returns: replacing both at one place would tie a loop.
   auto const loop = parsed("graph g(%0: f64[3]) { %1 = sin(%0): f64[3] %2 = exp(%1): f64[3] %3 = cos(%0): f64[3] %4 = mul(%3, %2): f64[3] return %4, %1 }");
@@ -203,13 +212,17 @@ TEST_CASE("rules that are none, and replacements that do not fit, are Errors") {
   };
   std::vector<Row> const rows{
       {"graph p(%0 x: f32[]) { return %0 }", "graph r(%0 x: f32[]) { return %0 }", "rewrite: the pattern p has no calls"},
-      {"graph p(%0 x: f32[], %1 y: f32[]) { %2 = neg(%0): f32[] return %2 }", "graph r(%0 x: f32[]) { return %0 }", "rewrite: input y of the pattern is not used"},
+      {"graph p(%0 x: f32[], %1 y: f32[]) { %2 = neg(%0): f32[] return %2 }", "graph r(%0 x: f32[]) { return %0 }",
+       "rewrite: input y of the pattern is not used"},
       {"graph p(%0 x: f32[]) { %1 = neg(%0): f32[] %2 = exp(%0): f32[] return %2 }", "graph r(%0 x: f32[]) { return %0 }",
        "rewrite: %1 = neg of the pattern leads to no output"},
       {"graph p(%0 x: f32[]) { %1 = neg(%0): f32[] return %0 }", "graph r(%0 x: f32[]) { return %0 }", "rewrite: output %0 of the pattern is a wildcard"},
-      {"graph p(%0 x: f32[], %1 x: f32[]) { %2 = add(%0, %1): f32[] return %2 }", "graph r(%0 x: f32[]) { return %0 }", "rewrite: two inputs of the pattern are named x"},
-      {"graph p(%0 x: f32[]) { %1 = neg(%0): f32[] return %1 }", "graph r(%0 y: f32[]) { return %0 }", "rewrite: the pattern has no input y for the replacement"},
-      {"graph p(%0 x: f32[]) { %1 = neg(%0): f32[] return %1 }", "graph r(%0 x: f32[]) { return %0, %0 }", "rewrite: the pattern has 1 outputs, the replacement 2"},
+      {"graph p(%0 x: f32[], %1 x: f32[]) { %2 = add(%0, %1): f32[] return %2 }", "graph r(%0 x: f32[]) { return %0 }",
+       "rewrite: two inputs of the pattern are named x"},
+      {"graph p(%0 x: f32[]) { %1 = neg(%0): f32[] return %1 }", "graph r(%0 y: f32[]) { return %0 }",
+       "rewrite: the pattern has no input y for the replacement"},
+      {"graph p(%0 x: f32[]) { %1 = neg(%0): f32[] return %1 }", "graph r(%0 x: f32[]) { return %0, %0 }",
+       "rewrite: the pattern has 1 outputs, the replacement 2"},
       {"graph p(%0 x: f32[]) { %1 = neg(%0): f32[] return %1 }", "graph r(%0 x: f32[]) { return %0 }", "rewrite: neg has no attribute dim", {{1, "dim"}}},
       {"graph p(%0 x: f32[]) { %1 = neg(%0): f32[] return %1 }", "graph r(%0 x: f32[]) { return %0 }", "rewrite: %0 of p is no call", {{0, "dim"}}},
       {"graph p(%0 x: f32[]) { %1 = copy_(%0, %0): f32[] return %1 }", "graph r(%0 x: f32[]) { return %0 }",
@@ -235,7 +248,8 @@ TEST_CASE("random graphs mean the same after a rewrite, and no node is in two ma
       twice,
       {.pattern = parsed("graph p(%0 x: f32[], %1 y: f32[]) { %2 = neg(%0): f32[] %3 = neg(%1): f32[] %4 = mul(%2, %3): f32[] return %4 }"),
        .replacement = parsed("graph r(%0 x: f32[], %1 y: f32[]) { %2 = mul(%0, %1): f32[] return %2 }")},
-      {.pattern = parsed("graph p(%0 x: f32[], %1 y: f32[], %2 k: f32[]) { %3 = mul(%0, %2): f32[] %4 = mul(%1, %2): f32[] %5 = add(%3, %4): f32[] return %5 }"),
+      {.pattern =
+           parsed("graph p(%0 x: f32[], %1 y: f32[], %2 k: f32[]) { %3 = mul(%0, %2): f32[] %4 = mul(%1, %2): f32[] %5 = add(%3, %4): f32[] return %5 }"),
        .replacement = parsed("graph r(%0 x: f32[], %1 y: f32[], %2 k: f32[]) { %3 = add(%0, %1): f32[] %4 = mul(%3, %2): f32[] return %4 }")},
       {.pattern = parsed("graph p(%0 x: f32[], %1 y: f32[]) { %2 = neg(%0): f32[] %3 = add(%0, %1): f32[] return %2, %3 }"),
        .replacement = parsed("graph r(%0 x: f32[], %1 y: f32[]) { %2 = add(%1, %0): f32[] %3 = neg(%0): f32[] return %3, %2 }")}};

@@ -49,7 +49,8 @@ struct Brute {
     for (std::size_t k = 0; k < graph.inputs.size(); ++k)
       forward[static_cast<std::size_t>(graph.inputs[k])] = std::ranges::find(joint.cotangents, static_cast<int>(k)) == joint.cotangents.end();
     for (auto const& node : graph.nodes) {
-      bool const possible = std::ranges::all_of(node.inputs, [&](auto const& input) { return input.value < 0 || forward[static_cast<std::size_t>(input.value)]; });
+      bool const possible =
+          std::ranges::all_of(node.inputs, [&](auto const& input) { return input.value < 0 || forward[static_cast<std::size_t>(input.value)]; });
       for (int k = 0; k < node.results; ++k) forward[static_cast<std::size_t>(node.first + k)] = possible;
     }
     for (int v = 0; std::cmp_less(v, graph.values.size()); ++v)
@@ -121,7 +122,8 @@ Graph program(std::mt19937& random) {
         add(graph, ir::ops::sin, {{x, {}}});
         break;
       case 7: {
-        int const noise = add(graph, ir::ops::rand, {}, ir::Attrs{}.with(sizes).with(static_cast<int>(random() % 100)).with(0).with(DType::f64).with(base::Device{}));
+        int const noise =
+            add(graph, ir::ops::rand, {}, ir::Attrs{}.with(sizes).with(static_cast<int>(random() % 100)).with(0).with(DType::f64).with(base::Device{}));
         add(graph, ir::ops::mul, {{x, {}}, {noise, {}}});
         break;
       }

@@ -11,11 +11,10 @@ using ir::Graph;
 namespace {
 /// Every pass that keeps values, one after the other.
 Graph through_all(Graph graph) {
-  for (auto const& pass : std::vector<std::function<Graph(Graph const&)>>{[](Graph const& g) { return ir::functionalize(g).graph; },
-                                                                          [](Graph const& g) { return ir::fold_constants(g); },
-                                                                          [](Graph const& g) { return ir::simplify(g); }, ir::merge_common,
-                                                                          [](Graph const& g) { return ir::decompose(g); }, ir::merge_common,
-                                                                          [](Graph const& g) { return ir::simplify(g); }, ir::eliminate_dead_code}) {
+  for (auto const& pass : std::vector<std::function<Graph(Graph const&)>>{
+           [](Graph const& g) { return ir::functionalize(g).graph; }, [](Graph const& g) { return ir::fold_constants(g); },
+           [](Graph const& g) { return ir::simplify(g); }, ir::merge_common, [](Graph const& g) { return ir::decompose(g); }, ir::merge_common,
+           [](Graph const& g) { return ir::simplify(g); }, ir::eliminate_dead_code}) {
     graph = pass(graph);
     ir::verify(graph);
   }
@@ -33,7 +32,8 @@ TEST_CASE("179561: a cast to bf16 and back rounds") {
   std::array const values{1.00390625 + 0.0009765625, 3.14159274101257324};
   auto const x = support::array(DType::f32, {2}, values);
   CHECK(first(through_all(graph), {x.at}) == std::vector{1.0078125, 3.140625});
-  auto const constant = ir::parse_graph("graph g() { %0 = full(size=[], fill_value=3.14159274101257324): f32[] %1 = to(%0, dtype=bf16): bf16[] %2 = to(%1, dtype=f32): f32[] return %2 }");
+  auto const constant = ir::parse_graph(
+      "graph g() { %0 = full(size=[], fill_value=3.14159274101257324): f32[] %1 = to(%0, dtype=bf16): bf16[] %2 = to(%1, dtype=f32): f32[] return %2 }");
   CHECK(first(through_all(constant), {}) == std::vector{3.140625});
 }
 
@@ -76,12 +76,15 @@ TEST_CASE("149258: one wide value is not kept where two narrow ones do") {
 
 TEST_CASE("104775: a pattern does not match what only looks like it") {
   // A matcher took calls whose attributes or repeated operands differed.
-  auto const attention = rule("graph p(%0 q: f32[], %1 k: f32[]) { %2 = transpose(%1, dim0=1, dim1=2): f32[] %3 = matmul(%0, %2): f32[] %4 = softmax(%3, dim=2): f32[] return %4 }",
-                              "graph r(%0 q: f32[], %1 k: f32[]) { %2 = transpose(%1, dim0=1, dim1=2): f32[] %3 = matmul(%0, %2): f32[] %4 = log_softmax(%3, dim=2): f32[] %5 = exp(%4): f32[] return %5 }");
+  auto const attention = rule(
+      "graph p(%0 q: f32[], %1 k: f32[]) { %2 = transpose(%1, dim0=1, dim1=2): f32[] %3 = matmul(%0, %2): f32[] %4 = softmax(%3, dim=2): f32[] return %4 }",
+      "graph r(%0 q: f32[], %1 k: f32[]) { %2 = transpose(%1, dim0=1, dim1=2): f32[] %3 = matmul(%0, %2): f32[] %4 = log_softmax(%3, dim=2): f32[] %5 = "
+      "exp(%4): f32[] return %5 }");
   auto const graph = [](int dim0, int dim) {
-    return ir::parse_graph(std::format("graph g(%0: f64[2, 3, 3], %1: f64[2, 3, 3]) {{ %2 = transpose(%1, dim0={}, dim1=2): f64[2, 3, 3] strides [{}] %3 = matmul(%0, %2): f64[2, 3, 3] "
-                                       "%4 = softmax(%3, dim={}): f64[2, 3, 3] return %4 }}",
-                                       dim0, dim0 == 1 ? "9, 1, 3" : "9, 3, 1", dim));
+    return ir::parse_graph(std::format(
+        "graph g(%0: f64[2, 3, 3], %1: f64[2, 3, 3]) {{ %2 = transpose(%1, dim0={}, dim1=2): f64[2, 3, 3] strides [{}] %3 = matmul(%0, %2): f64[2, 3, 3] "
+        "%4 = softmax(%3, dim={}): f64[2, 3, 3] return %4 }}",
+        dim0, dim0 == 1 ? "9, 1, 3" : "9, 3, 1", dim));
   };
   auto const right = graph(1, 2);
   ir::verify(right);

@@ -29,7 +29,8 @@ void check_same(ir::Evaluated const& ours, ir::Evaluated const& theirs, std::str
 /// Random inputs of a graph, special numbers among them.
 std::vector<support::Array> drawn(Graph const& graph, std::mt19937& random) {
   std::vector<support::Array> inputs;
-  constexpr std::array special{0.0, -0.0, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()};
+  constexpr std::array special{0.0, -0.0, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+                               std::numeric_limits<double>::quiet_NaN()};
   for (int input : graph.inputs) {
     auto const& meta = *graph.values[static_cast<std::size_t>(input)].meta;
     auto x = support::array(meta.dtype, ir::values(meta.sizes));
@@ -126,10 +127,7 @@ std::vector<Example> const examples{
      "expand(%0, size=[2, 3]) clone(%2) -> %3"},
     {"where(false, x, y) -> y", {"f32[3]", "f32[3]"}, {"full(size=[3], fill_value=0, dtype=bool)", "where(%2, %0, %1)", "exp(%3)"}, "exp(%1) -> %2"},
     {"where(c, x, x) -> x", {"bool[3]", "f32[3]"}, {"where(%0, %1, %1)", "exp(%2)"}, "exp(%1) -> %2"},
-    {"masked_fill(x, false) -> x",
-     {"f32[3]"},
-     {"full(size=[], fill_value=0, dtype=bool)", "masked_fill(%0, %1, value=2.0)", "exp(%2)"},
-     "exp(%0) -> %1"},
+    {"masked_fill(x, false) -> x", {"f32[3]"}, {"full(size=[], fill_value=0, dtype=bool)", "masked_fill(%0, %1, value=2.0)", "exp(%2)"}, "exp(%0) -> %1"},
     {"clamp(x) -> x", {"f32[3]"}, {"clamp(%0)", "exp(%1)"}, "exp(%0) -> %1"},
     {"to(x, own dtype) -> x", {"f32[3]"}, {"to(%0, dtype=f32)", "exp(%1)"}, "exp(%0) -> %1"},
     {"to(to(x)) -> to(x)", {"bf16[3]"}, {"to(%0, dtype=f32)", "to(%1, dtype=f64)"}, "to(%0, dtype=f64) -> %1"},
@@ -143,14 +141,23 @@ std::vector<Example> const examples{
     {"transpose(x, d, d) -> x", {"f32[2, 3]"}, {"transpose(%0, dim0=1, dim1=-1)", "exp(%1)"}, "exp(%0) -> %1"},
     {"transpose(permute(x)) -> permute(x)", {"f32[2, 3]"}, {"transpose(%0, dim0=0, dim1=1)", "transpose(%1, dim0=0, dim1=1)", "exp(%2)"}, "exp(%0) -> %1"},
     {"reshape(x, own sizes) -> x", {"f32[2, 3]"}, {"reshape(%0, shape=[2, -1])", "exp(%1)"}, "exp(%0) -> %1"},
-    {"reshape(reshape(x)) -> reshape(x)", {"f32[2, 3]"}, {"reshape(%0, shape=[6])", "reshape(%1, shape=[3, 2])", "exp(%2)"}, "reshape(%0, shape=[3, 2]) exp(%1) -> %2"},
+    {"reshape(reshape(x)) -> reshape(x)",
+     {"f32[2, 3]"},
+     {"reshape(%0, shape=[6])", "reshape(%1, shape=[3, 2])", "exp(%2)"},
+     "reshape(%0, shape=[3, 2]) exp(%1) -> %2"},
     {"unsqueeze(squeeze(x)) -> x", {"f32[1, 3]"}, {"squeeze(%0, dim=[0])", "unsqueeze(%1, dim=0)", "exp(%2)"}, "exp(%0) -> %1"},
     {"squeeze(x, nothing) -> x", {"f32[2, 3]"}, {"squeeze(%0)", "exp(%1)"}, "exp(%0) -> %1"},
     {"squeeze(unsqueeze(x)) -> x", {"f32[2, 3]"}, {"unsqueeze(%0, dim=1)", "squeeze(%1, dim=[1])", "exp(%2)"}, "exp(%0) -> %1"},
     {"expand(x, own sizes) -> x", {"f32[2, 3]"}, {"expand(%0, size=[2, 3])", "exp(%1)"}, "exp(%0) -> %1"},
-    {"expand(expand(x)) -> expand(x)", {"f32[1, 3]"}, {"expand(%0, size=[2, 3])", "expand(%1, size=[4, -1, -1])", "exp(%2)"}, "expand(%0, size=[4, 2, 3]) exp(%1) -> %2"},
+    {"expand(expand(x)) -> expand(x)",
+     {"f32[1, 3]"},
+     {"expand(%0, size=[2, 3])", "expand(%1, size=[4, -1, -1])", "exp(%2)"},
+     "expand(%0, size=[4, 2, 3]) exp(%1) -> %2"},
     {"slice(x, all) -> x", {"f32[2, 3]"}, {"slice(%0)", "exp(%1)"}, "exp(%0) -> %1"},
-    {"slice(slice(x)) -> slice(x)", {"f32[9]"}, {"slice(%0, start=2, end=8)", "slice(%1, start=1, end=4)", "exp(%2)"}, "slice(%0, start=3, end=6) exp(%1) -> %2"},
+    {"slice(slice(x)) -> slice(x)",
+     {"f32[9]"},
+     {"slice(%0, start=2, end=8)", "slice(%1, start=1, end=4)", "exp(%2)"},
+     "slice(%0, start=3, end=6) exp(%1) -> %2"},
     {"slice_grad(g, all) -> g", {"f32[3]"}, {"slice_grad(%0, sizes=[3], dim=0, start=0, end=3, step=1)", "exp(%1)"}, "exp(%0) -> %1"},
     {"flip(x, no dims) -> x", {"f32[3]"}, {"flip(%0, dims=[])", "exp(%1)"}, "exp(%0) -> %1"},
     {"flip(flip(x)) -> x", {"f32[3]"}, {"flip(%0, dims=[0])", "flip(%1, dims=[0])", "exp(%2)"}, "exp(%0) -> %1"},
@@ -191,7 +198,8 @@ TEST_CASE("every rule of simplify has an example, which becomes what it says and
   for (auto const& example : examples) try {
       auto const graph = built(example.inputs, example.calls);
       bool seen = false;
-      auto const less = ir::simplify(graph, {.exact = example.exact, .seen = [&](std::string_view rule, ir::Node const&) { applied.insert(rule), seen |= rule == example.rule; }});
+      auto const less = ir::simplify(
+          graph, {.exact = example.exact, .seen = [&](std::string_view rule, ir::Node const&) { applied.insert(rule), seen |= rule == example.rule; }});
       ir::verify(less);
       CHECK_MESSAGE(seen, std::string(example.rule));
       CHECK_MESSAGE(body(less) == example.becomes, std::string(example.rule));
@@ -227,13 +235,15 @@ TEST_CASE("constants fold to full or constant, bit for bit") {
     std::string becomes;
   };
   std::vector<Row> const rows{
-      {{"full(size=[2, 3], fill_value=2.0)", "exp(%0)", "full(size=[3], fill_value=0.5, dtype=f64)", "mul(%2, 4)"}, "full(size=[3], fill_value=2.0, dtype=f64) -> %0"},
+      {{"full(size=[2, 3], fill_value=2.0)", "exp(%0)", "full(size=[3], fill_value=0.5, dtype=f64)", "mul(%2, 4)"},
+       "full(size=[3], fill_value=2.0, dtype=f64) -> %0"},
       {{"full(size=[100000, 100000], fill_value=2.0)", "add(%0, 3.0)"}, "full(size=[100000, 100000], fill_value=5.0) -> %0"},
       {{"arange(start=0, end=5, step=1)", "mul(%0, %0)"}, "constant(elements=\"0 1 4 9 16\", size=[5], dtype=i64) -> %0"},
       {{"constant(elements=\"nan -0 inf -inf 0.1\", size=[5])", "neg(%0)"}, "constant(elements=\"-nan 0 -inf inf -0.1\", size=[5]) -> %0"},
       {{"full(size=[], fill_value=-0.0)", "mul(%0, 1)"}, "full(size=[], fill_value=-0.0) -> %0"},
       {{"full(size=[2], fill_value=-nan)", "abs(%0)"}, "full(size=[2], fill_value=nan) -> %0"},
-      {{"arange(start=0, end=6, step=1)", "reshape(%0, shape=[2, 3])", "permute(%1, dims=[1, 0])", "sum(%2, dim=[0])"}, "constant(elements=\"3 12\", size=[2], dtype=i64) -> %0"},
+      {{"arange(start=0, end=6, step=1)", "reshape(%0, shape=[2, 3])", "permute(%1, dims=[1, 0])", "sum(%2, dim=[0])"},
+       "constant(elements=\"3 12\", size=[2], dtype=i64) -> %0"},
       {{"full(size=[3], fill_value=9007199254740993, dtype=i64)", "add(%0, 0)"}, "full(size=[3], fill_value=9007199254740993, dtype=i64) -> %0"},
       {{"full(size=[2], fill_value=0.1, dtype=f16)", "to(%0, dtype=f64)"}, "full(size=[2], fill_value=0.0999755859375, dtype=f64) -> %0"},
       {{"arange(start=0, end=4)", "gt(%0, 1)"}, "constant(elements=\"0 0 1 1\", size=[4], dtype=bool) -> %0"},
@@ -307,7 +317,8 @@ TEST_CASE("all passes in any order keep every bit of random graphs") {
       {"dead code", ir::eliminate_dead_code},
       {"merge", ir::merge_common},
       {"decompose", [](Graph const& g) { return ir::decompose(g); }},
-      {"fold", [&](Graph const& g) {
+      {"fold",
+       [&](Graph const& g) {
          auto less = ir::fold_constants(g);
          folded += less.nodes.size() < g.nodes.size();
          return less;
@@ -316,7 +327,9 @@ TEST_CASE("all passes in any order keep every bit of random graphs") {
       {"functionalize", [](Graph const& g) { return ir::functionalize(g).graph; }},
   };
   for (int turn = 0; turn < support::tier(40, 300, 4000); ++turn) {
-    auto const made = support::random_graph(random, {.nodes = 1 + static_cast<int>(random() % 25), .symbols = turn % 2 == 0, .ornaments = turn % 3 == 0,
+    auto const made = support::random_graph(random, {.nodes = 1 + static_cast<int>(random() % 25),
+                                                     .symbols = turn % 2 == 0,
+                                                     .ornaments = turn % 3 == 0,
                                                      .calls = turn % 4 < 2 ? algebra : std::vector<std::string_view>{}});
     auto const text = ir::to_string(made.graph);
     std::string order;
@@ -355,23 +368,22 @@ TEST_CASE("a chain, a wide graph and diamonds of 100000 nodes go through every p
     std::string_view name;
     Graph graph;
   };
-  std::vector<Shape> const shapes{
-      {"chain", grown([&](Graph& g, int x) {
-         g.add(ir::ops::tanh, {{x, {}}}, {}, {});
-         g.add(ir::ops::neg, {{x + 1, {}}}, {}, {});
-         g.add(ir::ops::neg, {{x + 2, {}}}, {}, {});
-         g.add(ir::ops::mul, {{x + 3, {}}, {-1, ir::Scalar(1.0)}}, {}, {});
-       })},
-      {"wide", grown([&](Graph& g, int last) {
-         g.add(ir::ops::relu, {{0, {}}}, {}, {});
-         g.add(ir::ops::relu, {{last + 1, {}}}, {}, {});
-         g.outputs.push_back(g.add(ir::ops::mul, {{last + 2, {}}, {-1, ir::Scalar(static_cast<double>(last))}}, {}, {}));
-       })},
-      {"diamonds", grown([&](Graph& g, int x) {
-         g.add(ir::ops::sin, {{x, {}}}, {}, {});
-         g.add(ir::ops::cos, {{x, {}}}, {}, {});
-         g.add(ir::ops::add, {{x + 1, {}}, {x + 2, {}}}, attrs, {});
-       })}};
+  std::vector<Shape> const shapes{{"chain", grown([&](Graph& g, int x) {
+                                     g.add(ir::ops::tanh, {{x, {}}}, {}, {});
+                                     g.add(ir::ops::neg, {{x + 1, {}}}, {}, {});
+                                     g.add(ir::ops::neg, {{x + 2, {}}}, {}, {});
+                                     g.add(ir::ops::mul, {{x + 3, {}}, {-1, ir::Scalar(1.0)}}, {}, {});
+                                   })},
+                                  {"wide", grown([&](Graph& g, int last) {
+                                     g.add(ir::ops::relu, {{0, {}}}, {}, {});
+                                     g.add(ir::ops::relu, {{last + 1, {}}}, {}, {});
+                                     g.outputs.push_back(g.add(ir::ops::mul, {{last + 2, {}}, {-1, ir::Scalar(static_cast<double>(last))}}, {}, {}));
+                                   })},
+                                  {"diamonds", grown([&](Graph& g, int x) {
+                                     g.add(ir::ops::sin, {{x, {}}}, {}, {});
+                                     g.add(ir::ops::cos, {{x, {}}}, {}, {});
+                                     g.add(ir::ops::add, {{x + 1, {}}, {x + 2, {}}}, attrs, {});
+                                   })}};
   ir::Rewrite const twice{ir::parse_graph("graph p(%0 x: f32[]) { %1 = relu(%0): f32[] %2 = relu(%1): f32[] return %2 }"),
                           ir::parse_graph("graph r(%0 x: f32[]) { %1 = relu(%0): f32[] return %1 }")};
   ir::Rewrite const pair{ir::parse_graph("graph p(%0 x: f32[]) { %1 = sin(%0): f32[] %2 = cos(%0): f32[] return %1, %2 }"),
@@ -384,7 +396,8 @@ TEST_CASE("a chain, a wide graph and diamonds of 100000 nodes go through every p
       {"simplify", [](Graph const& g) { return ir::simplify(g); }},
       {"rewrite", [&](Graph const& g) { return ir::rewrite(g, twice).graph; }},
       {"rewrite pairs", [&](Graph const& g) { return ir::rewrite(g, pair).graph; }},
-      {"functionalize", [](Graph const& g) {
+      {"functionalize",
+       [](Graph const& g) {
          Graph written = g;
          written.add(*ir::find_op("copy_"), {{0, {}}, {written.outputs[0], {}}}, {}, {});
          return ir::functionalize(written).graph;

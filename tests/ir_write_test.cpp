@@ -38,8 +38,9 @@ void check_functional(Graph const& graph, std::vector<Array> const& inputs, ir::
     CHECK_MESSAGE(bits(fast.outputs[k]) == bits(slow.outputs[k]), text << "output " << k << "\n" << ir::to_string(pure.graph));
   }
   for (std::size_t k = 0; k < pure.mutated.size(); ++k)
-    CHECK_MESSAGE(bits(fast.outputs[slow.outputs.size() + k]) == bits(written[static_cast<std::size_t>(pure.mutated[k])]),
-                  text << "input " << pure.mutated[k] << "\n" << ir::to_string(pure.graph));
+    CHECK_MESSAGE(bits(fast.outputs[slow.outputs.size() + k]) == bits(written[static_cast<std::size_t>(pure.mutated[k])]), text << "input " << pure.mutated[k]
+                                                                                                                                << "\n"
+                                                                                                                                << ir::to_string(pure.graph));
   for (int k = 0; std::cmp_less(k, inputs.size()); ++k)
     if (std::ranges::find(pure.mutated, k) == pure.mutated.end())
       CHECK_MESSAGE(bits(written[static_cast<std::size_t>(k)]) == bits(given[static_cast<std::size_t>(k)]), text << "input " << k << " is written to");
@@ -73,12 +74,15 @@ struct Program {
   }
   void view(int x) {
     auto const& sizes = meta(x).sizes;
-    std::int64_t const rank = std::ssize(sizes), d = rank ? below(rank) : 0, e = rank ? below(rank) : 0, n = rank ? sizes[static_cast<std::size_t>(d)].value : 1;
+    std::int64_t const rank = std::ssize(sizes), d = rank ? below(rank) : 0, e = rank ? below(rank) : 0,
+                       n = rank ? sizes[static_cast<std::size_t>(d)].value : 1;
     std::int64_t const whole = base::numel(ir::values(sizes));
     switch (below(14)) {
       case 0:
       case 1:
-        if (rank) add("slice", {{x, {}}}, ir::Attrs{}.with(d).with(below(n + 1) - below(2)).with(below(3) ? std::numeric_limits<std::int64_t>::max() : below(n + 1)).with(1 + below(3)));
+        if (rank)
+          add("slice", {{x, {}}},
+              ir::Attrs{}.with(d).with(below(n + 1) - below(2)).with(below(3) ? std::numeric_limits<std::int64_t>::max() : below(n + 1)).with(1 + below(3)));
         return;
       case 2:
         if (rank && n) add("select", {{x, {}}}, ir::Attrs{}.with(d).with(below(2 * n) - n));
@@ -265,7 +269,8 @@ TEST_CASE("random programs of views, writes and reads mean the same without writ
     else
       CHECK_MESSAGE(why == "nothing", why << "\n" << text);
   }
-  std::cout << std::format("{} programs, {} writes, {} inputs mutated, {} programs write through one element of an expanded view\n", programs, writes, mutated, unwritable);
+  std::cout << std::format("{} programs, {} writes, {} inputs mutated, {} programs write through one element of an expanded view\n", programs, writes, mutated,
+                           unwritable);
   CHECK(writes > 2 * programs);
   CHECK(mutated > programs / 2);
   CHECK(unwritable < programs / 20);
@@ -274,10 +279,12 @@ TEST_CASE("random programs of views, writes and reads mean the same without writ
 TEST_CASE("functionalize keeps symbols, names and places") {
   Graph graph;
   auto const rows = graph.symbols.symbol(4);
-  int const x = graph.input([&] {
-    ir::Symbols::Scope const scope(&graph.symbols);
-    return ir::contiguous_meta(DType::f32, {}, {rows, 3});
-  }(), "x");
+  int const x = graph.input(
+      [&] {
+        ir::Symbols::Scope const scope(&graph.symbols);
+        return ir::contiguous_meta(DType::f32, {}, {rows, 3});
+      }(),
+      "x");
   int const first = graph.add(ir::ops::select, {{x, {}}}, ir::Attrs{}.with(0).with(0), {});
   int const last = graph.add(ir::ops::select, {{x, {}}}, ir::Attrs{}.with(0).with(-1), {});
   graph.add(*ir::find_op("copy_"), {{first, {}}, {last, {}}}, {}, {});

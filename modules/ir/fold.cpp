@@ -12,7 +12,6 @@ struct Known {
   std::optional<Scalar> uniform{};
   Strided elements{};
   base::Ref<base::Buffer> storage{};
-  explicit operator bool() const { return uniform || elements.data; }
 };
 
 bool plain(Dims const& dims) {
@@ -52,9 +51,9 @@ std::string words(Strided const& x) {
     if (!text.empty()) text += ' ';
     if (double const number = x.real(at[0]); std::isnan(number)) return void(text += std::signbit(number) ? "-nan" : "nan");
     char* const end = word.data() + word.size();
-    char* const stop = !base::is_real(x.dtype)    ? std::to_chars(word.data(), end, x.whole(at[0])).ptr
-                             : x.dtype == DType::f64 ? std::to_chars(word.data(), end, x.real(at[0])).ptr
-                                                     : std::to_chars(word.data(), end, static_cast<float>(x.real(at[0]))).ptr;
+    char* const stop = !base::is_real(x.dtype) ? std::to_chars(word.data(), end, x.whole(at[0])).ptr
+                       : x.dtype == DType::f64 ? std::to_chars(word.data(), end, x.real(at[0])).ptr
+                                               : std::to_chars(word.data(), end, static_cast<float>(x.real(at[0]))).ptr;
     text += std::string_view(word.data(), stop);
   });
   return text;
@@ -64,9 +63,10 @@ struct Fold {
   Graph const& graph;
   std::int64_t max_elements;
   Rebuild rebuild{graph};
-  std::vector<Known> known{graph.values.size()};
+  std::unordered_map<int, Known> known{};
 
-  Known& of(int value) { return known[static_cast<std::size_t>(value)]; }
+  Known& of(int value) { return known[value]; }
+  bool is_known(int value) const { return known.contains(value); }
   Meta const& meta(int value) const { return *graph.values[static_cast<std::size_t>(value)].meta; }
   std::optional<std::int64_t> count(Meta const& meta) const { return plain(meta.sizes) ? std::optional(base::numel(values(meta.sizes))) : std::nullopt; }
   bool small(int value) const { return count(meta(value)).value_or(max_elements + 1) <= max_elements; }
@@ -103,11 +103,12 @@ struct Fold {
     std::vector<Known> in;
     for (auto const& input : node.inputs) {
       if (input.value < 0 && input.scalar.node >= 0) return false;
-      if (input.value >= 0 && !of(input.value).uniform) return false;
+      if (input.value >= 0 && (!is_known(input.value) || !of(input.value).uniform)) return false;
       in.push_back(input.value < 0 ? Known{} : filled(*of(input.value).uniform, meta(input.value).dtype, base::Shape(meta(input.value).sizes.size(), 1)));
     }
     if (!pointwise) {
-      of(node.first).uniform = of(node.inputs[0].value).uniform;
+      auto const one = of(node.inputs[0].value).uniform;
+      of(node.first).uniform = one;
       return true;
     }
     if (!plain(node.attrs)) return false;
@@ -120,8 +121,8 @@ struct Fold {
     std::vector<Known> in;
     for (auto const& input : node.inputs) {
       if (input.value < 0 && input.scalar.node >= 0) return false;
-      if (input.value >= 0 && (!of(input.value) || !small(input.value))) return false;
-      in.push_back(input.value < 0                  ? Known{}
+      if (input.value >= 0 && (!is_known(input.value) || !small(input.value))) return false;
+      in.push_back(input.value < 0                 ? Known{}
                    : of(input.value).elements.data ? of(input.value)
                                                    : filled(*of(input.value).uniform, meta(input.value).dtype, values(meta(input.value).sizes)));
     }

@@ -4,7 +4,7 @@ import std;
 import tenon.base;
 
 namespace tenon::ir::ops {
-extern const OpDef slice_scatter, copy_;  // as ops_layout.cpp declares them
+extern OpDef const slice_scatter, copy_;  // as ops_layout.cpp declares them
 }
 
 namespace tenon::ir {
@@ -41,7 +41,8 @@ bool body_shares(Graph const& graph, Node const& node) {
   });
 }
 // The graph in which what shares memory is a call with a geometry: composite views are replaced by their bodies.
-Graph with_plain_views(Graph const& graph) {
+Graph with_plain_views(Graph graph) {
+  if (std::ranges::none_of(graph.nodes, [](Node const& node) { return composite(*node.op); })) return graph;
   Rebuild rebuild(graph);
   bool again = false;
   for (auto const& node : graph.nodes) {
@@ -61,7 +62,7 @@ Graph with_plain_views(Graph const& graph) {
     for (std::size_t n = before; n < rebuild.to.nodes.size(); ++n) again |= composite(*rebuild.to.nodes[n].op);
   }
   auto done = rebuild.finish();
-  return again ? with_plain_views(done) : done;
+  return again ? with_plain_views(std::move(done)) : done;
 }
 
 // -- the way back through a view ------------------------------------------------------------------------------------------------------------
@@ -100,7 +101,8 @@ struct WayBack {
   OpDef const* op;
   Var (*put)(Node const& by, Var parent, Var content);
 };
-constexpr std::array ways{WayBack{&ops::slice, into_slice}, WayBack{&ops::select, into_select}, WayBack{&ops::diagonal, into_diagonal}, WayBack{&ops::unfold, into_windows}};
+constexpr std::array ways{WayBack{&ops::slice, into_slice}, WayBack{&ops::select, into_select}, WayBack{&ops::diagonal, into_diagonal},
+                          WayBack{&ops::unfold, into_windows}};
 
 // The parent's elements after its view `by` got `content`. The default holds for every view with a gradient.
 Var written(Node const& by, Var parent, Var content) {

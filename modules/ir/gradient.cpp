@@ -72,7 +72,9 @@ std::vector<int> sources_of(Graph const& graph, std::span<int const> wrt, std::s
   }
   return sources;
 }
-Graph differentiable(Graph const& graph) { return decompose(graph, [](OpDef const& op) { return op.vjp || !op.decompose; }); }
+Graph differentiable(Graph const& graph) {
+  return decompose(graph, [](OpDef const& op) { return op.vjp || !op.decompose; });
+}
 }  // namespace
 
 Graph with_gradients(Graph const& graph, std::span<int const> wrt) {

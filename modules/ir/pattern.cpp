@@ -9,7 +9,8 @@ using base::fail;
 bool commutative(OpDef const& op, Attrs const& attrs) {
   static std::set<OpDef const*> const table = [] {
     std::set<OpDef const*> rows;
-    for (auto const name : {"add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "hypot"})
+    for (auto const name :
+         {"add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "hypot"})
       rows.insert(find_op(name));
     return rows;
   }();
@@ -66,12 +67,15 @@ void check_rule(Rewrite const& rule) {
     if (auto const name = wildcard(rule.replacement, k); !names.contains(name)) fail("rewrite: the pattern has no input {} for the replacement", name);
   if (pattern.outputs.size() != rule.replacement.outputs.size())
     fail("rewrite: the pattern has {} outputs, the replacement {}", pattern.outputs.size(), rule.replacement.outputs.size());
-  auto const node_of = [](Graph const& graph, int value) { return value >= 0 && std::cmp_less(value, graph.values.size()) ? graph.values[static_cast<std::size_t>(value)].node : -1; };
+  auto const node_of = [](Graph const& graph, int value) {
+    return value >= 0 && std::cmp_less(value, graph.values.size()) ? graph.values[static_cast<std::size_t>(value)].node : -1;
+  };
   auto const check = [&](Graph const& graph, int value, std::string_view attribute) {
     int const n = node_of(graph, value);
     if (n < 0) fail("rewrite: %{} of {} is no call", value, name_text(graph.name));
     auto const& op = *graph.nodes[static_cast<std::size_t>(n)].op;
-    if (std::ranges::find(signature(op).parameters, attribute, &Parameter::name) == signature(op).parameters.end()) fail("rewrite: {} has no attribute {}", op.name, attribute);
+    if (std::ranges::find(signature(op).parameters, attribute, &Parameter::name) == signature(op).parameters.end())
+      fail("rewrite: {} has no attribute {}", op.name, attribute);
   };
   for (auto const& carried : rule.carried) {
     check(pattern, carried.from, carried.attribute);
@@ -284,7 +288,9 @@ struct Rewriter {
     AttrReader own{node.attrs};
     for (auto const& parameter : signature(*node.op).parameters) {
       if (parameter.type == Parameter::Type::tensor || parameter.type == Parameter::Type::tensors) continue;
-      auto const found = std::ranges::find_if(rule.carried, [&](Carried const& c) { return c.to >= node.first && c.to < node.first + node.results && (c.as.empty() ? c.attribute : c.as) == parameter.name; });
+      auto const found = std::ranges::find_if(rule.carried, [&](Carried const& c) {
+        return c.to >= node.first && c.to < node.first + node.results && (c.as.empty() ? c.attribute : c.as) == parameter.name;
+      });
       Attrs unused;
       copy_attribute(parameter, own, found == rule.carried.end() ? attrs : unused);
       if (found == rule.carried.end()) continue;
@@ -323,7 +329,8 @@ struct Rewriter {
       auto const &old = *plan.graph.values[index(planned.outputs[k])].meta, &now = *rebuild.to.values[index(made.value)].meta;
       auto wish = now;
       wish.strides = old.strides;
-      if (!same_meta(rebuild.to.symbols, old, wish)) fail("rewrite: output {} was {} and would be {}", k, to_string(old, &plan.graph.symbols), to_string(now, &plan.graph.symbols));
+      if (!same_meta(rebuild.to.symbols, old, wish))
+        fail("rewrite: output {} was {} and would be {}", k, to_string(old, &plan.graph.symbols), to_string(now, &plan.graph.symbols));
       rebuild.at(planned.outputs[k]) = made.value;
     }
   }

@@ -133,9 +133,7 @@ struct Cut {
   }
   // A view is no memory of its own: what it looks at is kept instead.
   bool view(int value) const { return maker(value) >= 0 && graph.nodes[index(maker(value))].op->kind == Kind::view; }
-  bool fixed(int value) const {
-    return maker(value) < 0 || (!view(value) && !options.may_recompute(*graph.nodes[index(maker(value))].op));
-  }
+  bool fixed(int value) const { return maker(value) < 0 || (!view(value) && !options.may_recompute(*graph.nodes[index(maker(value))].op)); }
 
   void save() {
     std::int64_t endless = 1;

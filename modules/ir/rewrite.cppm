@@ -19,7 +19,7 @@ Graph fold_constants(Graph const& graph, FoldOptions const& options = {});
 
 /// What simplify may do.
 struct SimplifyOptions {
-  bool exact = true;  ///< false: also what changes the sign of a zero, a NaN, an infinity, or last bits
+  bool exact = true;                                                    ///< false: also what changes the sign of a zero, a NaN, an infinity, or last bits
   std::function<void(std::string_view rule, Node const& node)> seen{};  ///< told each rule that was applied, and to which node
 };
 /// The graph after the table of rules, to a fixed point; every value that stays has its dtype, sizes and strides.
@@ -33,8 +33,8 @@ std::vector<std::string_view> simplify_rules();
 struct Carried {
   int from = -1;
   std::string_view attribute;
-  int to = -1;              ///< -1: it only may have any value
-  std::string_view as{};   ///< empty: as `attribute`
+  int to = -1;            ///< -1: it only may have any value
+  std::string_view as{};  ///< empty: as `attribute`
 };
 /// One place where a pattern fits: nodes of the graph in the pattern's order, what its inputs are bound to, nodes made instead (of the new graph).
 struct Match {
@@ -76,7 +76,7 @@ Functional functionalize(Graph const& graph);
 /// Forward outputs, then gradients of `wrt`; inputs are those of the forward graph, then a cotangent for each real output.
 struct Joint {
   Graph graph;
-  int outputs = 0;               ///< how many are of the forward graph
+  int outputs = 0;                ///< how many are of the forward graph
   std::vector<int> cotangents{};  ///< which inputs of `graph`; none: the backward part starts from constants
 };
 Joint joint_graph(Graph const& graph, std::span<int const> wrt);
@@ -123,7 +123,7 @@ struct Rebuild {
   explicit Rebuild(Graph const& graph, bool with_inputs = true);
   int& at(int value) { return moved[static_cast<std::size_t>(value)]; }
   std::vector<Input> inputs(Node const& node) const;
-  void copy(Node const& node);   ///< inferred anew if an operand's meta is another one
+  void copy(Node const& node);  ///< inferred anew if an operand's meta is another one
   Graph finish();
 };
 }  // namespace tenon::ir

@@ -62,7 +62,8 @@ struct Site {
     return whole() || !exact ? added == 0 : added == 0 && std::signbit(added);
   }
   Var filled(double value) const {
-    return create(emit, ops::full, Attrs{}.with(meta.sizes).with(meta.dtype).with(meta.device).with_num(whole() ? Scalar(static_cast<std::int64_t>(value)) : Scalar(value)));
+    return create(emit, ops::full,
+                  Attrs{}.with(meta.sizes).with(meta.dtype).with(meta.device).with_num(whole() ? Scalar(static_cast<std::int64_t>(value)) : Scalar(value)));
   }
   bool same_sizes(Dims const& a, Dims const& b) const {
     return std::ranges::equal(a, b, [&](Dim p, Dim q) { return graph.symbols.own(p) == graph.symbols.own(q); });
@@ -77,8 +78,11 @@ bool lossless(DType from, DType to) {
   static constexpr std::array<Bits, 6> reals{{{53, 11}, {24, 8}, {11, 5}, {8, 8}, {4, 4}, {3, 5}}};  // f64 f32 f16 bf16 f8e4m3 f8e5m2
   auto const real = [](DType t) { return reals[static_cast<std::size_t>(t)]; };
   if (from == to || from == DType::boolean) return true;
-  if (base::is_real(from)) return base::is_real(to) && from != DType::f8e4m3 && from != DType::f8e5m2 && real(from).digits <= real(to).digits && real(from).exponent <= real(to).exponent;
-  if (base::is_real(to)) return to != DType::f8e4m3 && to != DType::f8e5m2 && 8 * base::bytes_of(from) - (from == DType::u8 ? 0 : 1) <= real(to).digits && from != DType::i64;
+  if (base::is_real(from))
+    return base::is_real(to) && from != DType::f8e4m3 && from != DType::f8e5m2 && real(from).digits <= real(to).digits &&
+           real(from).exponent <= real(to).exponent;
+  if (base::is_real(to))
+    return to != DType::f8e4m3 && to != DType::f8e5m2 && 8 * base::bytes_of(from) - (from == DType::u8 ? 0 : 1) <= real(to).digits && from != DType::i64;
   return to != DType::boolean && base::promote(from, to) == to;
 }
 Var recast(Site const& s) {  // x as a, as b: as b at once, if a lost nothing
@@ -149,7 +153,8 @@ Var joined_once(Site const& s) {  // without parts that are empty where all othe
   std::vector<Var> parts;
   for (std::size_t k = 0; k < s.inputs.size(); ++k) {
     auto const& sizes = s.of(k).sizes;
-    bool const empty = sizes.size() == s.meta.sizes.size() && std::cmp_less(dim, sizes.size()) && s.graph.symbols.own(sizes[static_cast<std::size_t>(dim)]) == Dim(0);
+    bool const empty =
+        sizes.size() == s.meta.sizes.size() && std::cmp_less(dim, sizes.size()) && s.graph.symbols.own(sizes[static_cast<std::size_t>(dim)]) == Dim(0);
     if (!empty || s.of(k).dtype != s.meta.dtype) parts.push_back(s.x(k));
   }
   if (parts.empty() || (parts.size() == s.inputs.size() && parts.size() > 1)) return {};
