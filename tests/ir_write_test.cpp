@@ -77,7 +77,7 @@ struct Program {
     std::int64_t const rank = std::ssize(sizes), d = rank ? below(rank) : 0, e = rank ? below(rank) : 0,
                        n = rank ? sizes[static_cast<std::size_t>(d)].value : 1;
     std::int64_t const whole = base::numel(ir::values(sizes));
-    switch (below(14)) {
+    switch (below(15)) {
       case 0:
       case 1:
         if (rank)
@@ -119,6 +119,13 @@ struct Program {
         return;
       case 11:
         if (rank && n) below(2) ? add("unbind", {{x, {}}}, ir::Attrs{}.with(d)) : add("chunk", {{x, {}}}, ir::Attrs{}.with(2).with(d));
+        return;
+      case 13:  // without training it gives its operand back
+        if (base::is_real(meta(x).dtype)) {
+          auto attrs = ir::default_attrs(ir::ops::dropout);
+          attrs.ints[0] = 0;
+          add("dropout", {{x, {}}}, attrs);
+        }
         return;
       case 12: {
         ir::Dims wide = sizes;

@@ -164,6 +164,13 @@ template <OpDef const*... rows>
 bool made_by(Site const& s) {
   return (s.made(0, *rows) || ...);
 }
+Var turned_difference(Site const& s) {  // of reals a difference of 0 would change its sign
+  auto const* difference = s.made(0, ops::sub);
+  if (!difference || (s.exact && !s.whole()) || difference->inputs[1].value < 0) return {};
+  auto const& scale = difference->attrs.nums[0];
+  if (scale.node >= 0 || Site::number_of(scale) != 1) return {};
+  return call(ops::sub, {Var(&s.emit, difference->inputs[1]), Var(&s.emit, difference->inputs[0])}, difference->attrs);
+}
 using namespace ops;
 bool same_attrs(Site const& s) { return s.made(0, s.op) && s.made(0, s.op)->attrs.ints == s.attrs.ints; }
 Var if_so(bool condition, auto make) { return condition ? Var(make()) : Var(); }
@@ -196,8 +203,7 @@ constexpr Rule rules[] = {
     {"max(x, x) -> x", &maximum, WHEN(s.same(0, 1), s.x())},
     {"min(x, x) -> x", &minimum, WHEN(s.same(0, 1), s.x())},
     {"--x -> x", &neg, WHEN(made_by<&neg>(s), s.inner())},
-    {"-(x - y) -> y - x", &neg, WHEN(made_by<&sub>(s) && (s.whole() || !s.exact) && s.made(0, sub)->inputs[1].value >= 0 && Site::number_of(s.made(0, sub)->attrs.nums[0]) == 1,
-        call(sub, {Var(&s.emit, s.made(0, sub)->inputs[1]), Var(&s.emit, s.made(0, sub)->inputs[0])}, s.made(0, sub)->attrs))},
+    {"-(x - y) -> y - x", &neg, turned_difference},
     {"abs(abs(x)) -> abs(x)", &abs, WHEN(made_by<&abs>(s), s.x())},
     {"abs(-x) -> abs(x)", &abs, WHEN(made_by<&neg>(s), call(abs, {s.inner()}))},
     {"square(-x) -> square(x)", &square, WHEN((made_by<&neg, &abs>(s)), call(square, {s.inner()}))},
