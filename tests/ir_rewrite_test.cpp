@@ -349,12 +349,11 @@ TEST_CASE("all passes in any order keep every bit of random graphs") {
     });
     CHECK_MESSAGE(why == "nothing", order << why << "\n" << text);
   }
-  CHECK(rules > 50);
+  CHECK(rules > turns / 2);
   CHECK(folded > 0);
 }
 
 TEST_CASE("a chain, a wide graph and diamonds of 100000 nodes go through every pass") {
-  using Clock = std::chrono::steady_clock;
   int const length = support::tier(10'000, 100'000, 100'000);
   auto const attrs = ir::default_attrs(ir::ops::add);
   auto const grown = [&](auto step) {
@@ -407,13 +406,13 @@ TEST_CASE("a chain, a wide graph and diamonds of 100000 nodes go through every p
     std::string times;
     double total = 0;
     for (auto const& [pass, run] : passes) {
-      auto const start = Clock::now();
+      auto const start = std::clock();
       auto const done = run(graph);
-      double const took = std::chrono::duration<double>(Clock::now() - start).count();
+      double const took = static_cast<double>(std::clock() - start) / 1e6;  // of this process: others may be busy
       times += std::format(" {} {:.2f}", pass, took);
       total += took;
       CHECK(done.outputs.size() >= graph.outputs.size());
     }
-    std::cout << std::format("{} of {} nodes, seconds:{}, together {:.2f}\n", name, graph.nodes.size(), times, total);
+    std::cout << std::format("{} of {} nodes, CPU seconds:{}, together {:.2f}\n", name, graph.nodes.size(), times, total);
   }
 }

@@ -283,6 +283,24 @@ TEST_CASE("random programs of views, writes and reads mean the same without writ
   CHECK(unwritable < programs / 20);
 }
 
+TEST_CASE("the example of docs/ir.md") {
+  auto const before = ir::parse_graph(R"(graph g(%0: f32[2, 3]) {
+  %1 = select(%0, dim=0, index=0): f32[3]
+  %2 = mul(%1, 2.0): f32[3]
+  %3 = copy_(%1, %2): f32[3]
+  %4 = sum(%0): f32[]
+  return %4
+})");
+  CHECK(ir::to_string(ir::functionalize(before).graph) == R"(graph g(%0: f32[2, 3]) {
+  %1 = select(%0, dim=0, index=0): f32[3]
+  %2 = mul(%1, 2.0): f32[3]
+  %3 = select_scatter(%0, %2, dim=0, index=0): f32[2, 3]
+  %4 = sum(%3): f32[]
+  return %4, %3
+}
+)");
+}
+
 TEST_CASE("functionalize keeps symbols, names and places") {
   Graph graph;
   auto const rows = graph.symbols.symbol(4);

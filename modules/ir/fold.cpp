@@ -169,6 +169,7 @@ struct Fold {
 Graph fold_constants(Graph const& graph, FoldOptions const& options) {
   need_no_writes(graph, "fold_constants");
   Fold fold{graph, options.max_elements};
+  bool changed = false;
   for (auto const& node : graph.nodes) {
     fold.learn(node);
     bool const tensors = std::ranges::any_of(node.inputs, [](Input const& input) { return input.value >= 0; });
@@ -180,8 +181,10 @@ Graph fold_constants(Graph const& graph, FoldOptions const& options) {
       continue;
     }
     for (int k = 0; k < node.results; ++k) fold.place(node, node.first + k);
+    changed = true;
   }
-  return eliminate_dead_code(fold.rebuild.finish());
+  auto folded = fold.rebuild.finish();
+  return changed ? eliminate_dead_code(folded) : folded;
 }
 
 }  // namespace tenon::ir

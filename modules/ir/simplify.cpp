@@ -321,6 +321,7 @@ Graph simplify(Graph const& graph, SimplifyOptions const& options) {
   };
   Symbols::Scope const scope(&rebuild.to.symbols);
   Simplify emit(rebuild.to, options);
+  bool replaced = false;
   for (auto const& node : graph.nodes) {
     emit.origin = &node, emit.place = node.at, emit.module = node.module;
     int instead = -1;
@@ -333,11 +334,12 @@ Graph simplify(Graph const& graph, SimplifyOptions const& options) {
     if (instead < 0)
       rebuild.copy(node);
     else
-      rebuild.at(node.first) = instead;
+      rebuild.at(node.first) = instead, replaced = true;
     for (int k = 0; k < node.results; ++k)
       if (escapes[static_cast<std::size_t>(node.first + k)]) hold(rebuild.at(node.first + k));
   }
-  return eliminate_dead_code(rebuild.finish());
+  auto simpler = rebuild.finish();
+  return simpler.nodes.size() == graph.nodes.size() && !replaced ? simpler : eliminate_dead_code(simpler);
 }
 
 }  // namespace tenon::ir
