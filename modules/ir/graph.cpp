@@ -30,9 +30,12 @@ bool same_meta(Symbols const& symbols, Meta const& a, Meta const& b) {  // equal
 struct GraphEmit final : Emit {
   Graph& graph;
   base::At place;
-  GraphEmit(Graph& to, base::At where) : graph(to), place(where) {}
+  std::string_view module;
+  GraphEmit(Graph& to, base::At where, std::string_view layer) : graph(to), place(where), module(layer) {}
   int op(OpDef const& op, std::span<Input const> inputs, Attrs attrs) override {
-    return graph.add(op, {inputs.begin(), inputs.end()}, std::move(attrs), place);
+    int const first = graph.add(op, {inputs.begin(), inputs.end()}, std::move(attrs), place);
+    graph.nodes.back().module = module;
+    return first;
   }
   Meta const& meta(int value) override { return *at(graph, value).meta; }
 };
@@ -89,7 +92,7 @@ int Graph::add(OpDef const& op, std::vector<Input> in, Attrs attrs, base::At pla
   int const first = static_cast<int>(values.size());
   for (std::size_t k = 0; k < results.size(); ++k)
     values.push_back({MetaRef(new Meta(std::move(results[k]))), static_cast<int>(nodes.size()), static_cast<int>(k), {}});
-  nodes.push_back({&op, std::move(in), std::move(attrs), first, static_cast<int>(results.size()), place});
+  nodes.push_back({&op, std::move(in), std::move(attrs), first, static_cast<int>(results.size()), place, {}});
   return first;
 }
 
@@ -187,7 +190,7 @@ Graph decompose(Graph const& graph, std::function<bool(OpDef const&)> keep) {
       continue;
     }
     Symbols::Scope const scope(&to.symbols);
-    GraphEmit emit(to, node.at);
+    GraphEmit emit(to, node.at, node.module);
     std::vector<Var> in;
     for (auto const& input : rebuild.inputs(node)) in.emplace_back(input.value >= 0 ? &emit : nullptr, input);
     std::size_t const before = to.nodes.size();
@@ -205,7 +208,7 @@ Graph with_gradients(Graph const& graph, std::span<int const> wrt) {
   Graph joint = decompose(graph, [](OpDef const& op) { return op.vjp || !op.decompose; });
   Symbols::Scope const scope(&joint.symbols);
   int const loss = joint.outputs[0], maker = at(joint, loss).node;
-  GraphEmit emit(joint, maker < 0 ? base::At{} : joint.nodes[static_cast<std::size_t>(maker)].at);
+  GraphEmit emit(joint, maker < 0 ? base::At{} : joint.nodes[static_cast<std::size_t>(maker)].at, {});
   if (at(joint, loss).meta->rank() != 0) fail("with_gradients: output 0 must be a scalar, not {}", to_string(*at(joint, loss).meta));
   std::vector<char> live(joint.values.size(), 0);
   std::vector<int> sources;
@@ -239,6 +242,7 @@ Graph with_gradients(Graph const& graph, std::span<int const> wrt) {
     }
     for (int k = 0; k < node.results; ++k) out.emplace_back(emit, node.first + k);
     emit.place = node.at;
+    emit.module = node.module;
     Vjp vjp{node.attrs, in, out, cotangents, {wanted.get(), node.inputs.size()}, {}};
     differentiate(*node.op, vjp);
     for (std::size_t k = 0; k < in.size(); ++k)
