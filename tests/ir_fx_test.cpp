@@ -155,19 +155,19 @@ TEST_CASE("a malformed FX text is an Error with line and column") {
       {changed(example, "num_users=2", "num_users=3"), "line 2, column 21: num_users is 3, but %x has 2"},
       {changed(example, "num_users=2", "num_users=x"), "line 2, column 21: expected a number of users"},
       {changed(example, "= placeholder", "= placeholders"), "line 2, column 26: no opcode is called placeholders"},
-      {changed(example, "(%x, %w)", "(%x, %q)"), "line 5, column 76: q is not made yet"},
+      {changed(example, "(%x, %w)", "(%x, %q)"), "line 5, column 72: q is not made yet"},
       {changed(example, "%clamp :", "%add :"), "line 6, column 5: add is made twice"},
-      {changed(example, "{alpha: 1e-05}", "{alpha: 1, alpha: 2}"), "line 5, column 103: alpha is given twice"},
+      {changed(example, "{alpha: 1e-05}", "{alpha: 1, alpha: 2}"), "line 5, column 97: alpha is given twice"},
       {changed(example, "1e-05", "99999999999999999999"), "99999999999999999999 does not fit 64 bits"},
       {changed(example, "[2.5, True]", deep), "nested too deep"},
-      {changed(example, "(iadd, [add])", "(iadd, [nix])"), "line 13, column 20: nix is not made yet"},
+      {changed(example, "(iadd, [add])", "(iadd, [nix])"), "line 12, column 20: nix is not made yet"},
       {changed(example, "slice(None, 2, None)", "slice()"), "a slice has 1 to 3 values"},
       {std::string(example) + " x", "expected the end"},
       {"graph():\n    %x : [num_users=0] = placeholder[target=x]\n", "line 3, column 1: expected \"return\""},
       {changed(example_code, "add = torch", "x = torch"), "x is made twice"},
       {changed(example_code, "-to;", "-getitem;"), "getitem was freed"},
       {changed(example_code, "-to;", "to;"), "line 10, column 11: expected a call"},
-      {changed(example_code, "'a b'", "'a b"), "expected a closing quote"},
+      {changed(example_code, "'None'", "'None"), "expected a closing quote"},
       {changed(example_code, "'a b'", "'\\q'"), "a bad escape"},
       {changed(example_code, "min = -inf", "min -inf"), "min is not made yet"},
       {changed(example_code, "min = -inf", "min = -inf, 3"), "an argument stands behind a keyword"},
@@ -266,7 +266,7 @@ TEST_CASE("an FX graph of modules and attributes is evaluated") {
   CHECK(refused(broken) == "fx: node fc1 (fc1): the surroundings do not say the dtype and sizes of fc1.weight");
   broken = around;
   broken.tensors["fc1.weight"] = meta(DType::f64, {2, 3});
-  CHECK(support::says(refused(broken), "fx: node fc1 (torch.nn.functional.linear): "));
+  CHECK(support::says(refused(broken), "fx: node fc1 (fc1): linear"));
 }
 
 TEST_CASE("calls as people write them mean what PyTorch means") {
@@ -292,7 +292,7 @@ TEST_CASE("calls as people write them mean what PyTorch means") {
       {"y = torch.ops.aten.add.Scalar(x, 2)", "add(%0, 2)"},
       {"y = torch.ops.aten.sum.dim_IntList(x, [1])", "sum(%0, dim=[1])"},
       {"y = torch.cat([x, x], dim = 1)", "cat(%0, %0, dim=1)"},
-      {"y = torch.clamp(x, min = 0)", "clamp(%0, min=0, max=none)"},
+      {"y = torch.clamp(x, min = 0)", "clamp(%0, min=0)"},
       {"y = torch.where(x > 0, x, 0.0)", ""},
   };
   for (auto const& row : rows) {

@@ -104,6 +104,13 @@ std::string parameter_path(std::string_view name) {
     if (c != ']') path += c == '[' ? '.' : c;
   return inside ? path : std::string{};
 }
+// Whether an input is a tensor of the layer at `path`; with several models among the arguments, a layer's path names its argument too.
+bool lies_in(std::string_view name, std::string const& path) {
+  auto const inner = parameter_path(name);
+  if (inner.starts_with(path + ".")) return true;
+  auto const argument = name.starts_with("args[") ? std::format("args.{}.{}", name.substr(5, name.find(']') - 5), inner) : inner;
+  return argument.starts_with(path + ".");
+}
 // The path of a layer without the numbers of repeated calls ("fc1@1").
 std::string plain(std::string_view path) {
   std::string text;
@@ -154,7 +161,7 @@ std::vector<LayerCall> layer_calls(Graph const& graph) {
         if (last_use[static_cast<std::size_t>(r)] > end) ++leaving, call.result = r;
       for (auto const& input : node.inputs) {
         if (input.value < 0 || made_inside(input.value) || !seen.insert(input.value).second) continue;
-        bool const own = at(graph, input.value).node < 0 && parameter_path(at(graph, input.value).name).starts_with(call.path + ".");
+        bool const own = at(graph, input.value).node < 0 && lies_in(at(graph, input.value).name, call.path);
         if (!own) call.inputs.push_back(input);
       }
     }
@@ -245,6 +252,7 @@ struct Exporter {
   Arguments arguments(Node const& node) {
     Arguments all;
     auto const& known = signature(*node.op);
+    if (auto const fault = attribute_fault(*node.op, node.attrs); !fault.empty()) base::fail("fx: {}: {}", node.op->name, fault);
     Attrs const defaults = default_attrs(*node.op);
     AttrReader given{node.attrs}, usual{defaults};
     std::size_t operand = 0;

@@ -235,7 +235,7 @@ Spelling spelling(OpDef const& op, std::string_view operands, std::string_view t
     } else if (part.starts_with('[')) {
       item.kind = Item::Kind::wrapped;
       part = part.substr(1, part.size() - 2);
-    } else if (part[0] == '\'' || std::isupper(static_cast<unsigned char>(part[0]))) {
+    } else if (part[0] == '\'' || part == "True" || part == "False" || part == "None") {
       item.kind = Item::Kind::literal;
       item.value = literal(part);
       made.items.push_back(std::move(item));

@@ -28,6 +28,7 @@ struct Event {
   std::int32_t constraints = 0;  ///< how many constraints are due once this event has matched
   bool view = false;             ///< the result shares its operand's memory
   At at;
+  std::string_view module{};  ///< as in ir::Node
 };
 
 /// A tensor object of a segment, in order of first appearance.
@@ -114,8 +115,9 @@ struct State : base::RefCounted {
 /// The tensors and values of a call, in the order of its arguments' fields.
 struct Arguments {
   std::vector<Impl*> tensors;
-  std::vector<std::string> names;                           ///< of tensors
-  std::vector<std::pair<std::string, std::string>> values;  ///< name and text of what is guarded by value
+  std::vector<std::string> names;                                                              ///< of tensors
+  std::vector<std::pair<std::string, std::string>> values;                                     ///< name and text of what is guarded by value
+  std::pair<void const*, std::vector<std::pair<std::string, Tensor>> (*)(void const*)> own{};  ///< the function and its fields, if it has any
 };
 
 /// One call of a compiled function on this thread: the interpreter of rank capture.

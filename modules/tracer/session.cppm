@@ -72,6 +72,7 @@ struct Replayed {
   ir::Attrs attrs;
   std::vector<Ref<Impl>> results;
   At at;
+  std::string_view module;
 };
 
 using ir::Parameter;
@@ -113,6 +114,8 @@ struct Session::Data {
   std::chrono::steady_clock::time_point began{};
   bool over_limit = false;                                        ///< the site has as many segments as it may: this recording is run, not kept
   std::unordered_map<std::uint64_t, std::int32_t> argument_of{};  ///< tensors of the arguments by identity
+  std::unordered_map<std::uint64_t, std::string> own_names{};     ///< fields of the function itself
+  std::map<std::string, int, std::less<>> module_calls{};         ///< how often each layer was called in this recording
 
   // session.cpp
   void begin();
@@ -120,18 +123,16 @@ struct Session::Data {
   void end(Break reason);
   bool diverge(std::function<bool()> const& fits);
   std::optional<Break> hazard(Call const& call);
-  bool bound(Impl const& impl) const;
-  bool started() const;
+  bool bound(Impl const& impl) const, started() const;
   void note_input(Impl& impl);
   // match.cpp
   bool match(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
-  bool match_touch(Impl& impl);
-  bool bind_slot(std::int32_t slot, Impl& impl);
-  bool constraints_hold(std::int32_t until);
+  bool match_touch(Impl& impl), bind_slot(std::int32_t slot, Impl& impl), constraints_hold(std::int32_t until);
   std::vector<Replayed> replayed() const;
   // record.cpp
   void start_recording();
-  void record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
+  void record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted, std::string_view module);
+  std::string_view module_path();              ///< of the innermost layer that is running
   std::int32_t slot_for(Impl& impl, At at);    ///< a tensor that the host looks at
   std::int32_t input_slot(Impl& impl, At at);  ///< a tensor that is met for the first time
   bool at_limit(Call const& call);
