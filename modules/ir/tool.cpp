@@ -32,7 +32,8 @@ struct Form {
 };
 std::string fx_code(ir::Graph const& graph) {
   auto const code = ir::to_code(ir::to_fx(graph, {.types = true}));
-  return code.substr(code.find_first_not_of('\n'), code.find_last_not_of(' ') - code.find_first_not_of('\n'));
+  auto const start = code.find_first_not_of('\n');
+  return code.substr(start, code.find_last_not_of(' ') + 1 - start);
 }
 constexpr Form forms[] = {
     {"own", [](ir::Graph const& graph) { return ir::to_string(graph); }},
