@@ -169,7 +169,7 @@ std::vector<Replayed> Session::Data::replayed() const {
   auto const& symbols = segment->graph.symbols;
   for (std::size_t n = 0; n < frame.event; ++n) {
     auto const& event = segment->events[n];
-    Replayed call{event.op, {}, event.attrs, {}, event.at};
+    Replayed call{event.op, {}, event.attrs, {}, event.at, event.module};
     for (std::size_t k = 0; k < event.slots.size(); ++k)
       call.operands.push_back(event.slots[k] < 0 ? Operand{nullptr, symbols.evaluate(event.scalars[k], frame.bindings)}
                                                  : Operand{frame.slots[static_cast<std::size_t>(event.slots[k])].get(), {}});

@@ -19,6 +19,7 @@ struct Event {
   std::int32_t constraints = 0;  ///< how many constraints are due once this event has matched
   bool view = false;             ///< the result shares its operand's memory
   At at;
+  std::string_view module{};  ///< as in ir::Node
 };
 
 /// A tensor object of a segment, in order of first appearance.
@@ -115,6 +116,7 @@ struct Arguments {
   std::vector<Given> tensors;
   std::vector<guards::Plain> values;                            ///< what is guarded by value
   std::function<std::vector<std::string>(bool tensors)> names;  ///< of the tensors, or of the values; asked for when something is recorded
+  std::pair<void const*, std::vector<std::pair<std::string, Tensor>> (*)(void const*)> own{};  ///< the function and its fields, if it has any
 };
 
 /// One call of a compiled function on this thread: the interpreter of rank capture.

@@ -151,7 +151,7 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
     over_limit = at_limit({*first->op, first->operands, first->attrs, first->at});
   for (auto const& call : calls)
     if (call.op)
-      record({*call.op, call.operands, call.attrs, call.at}, {}, call.results);
+      record({*call.op, call.operands, call.attrs, call.at}, {}, call.results, call.module);
     else
       slot_for(*call.operands[0].impl, call.at);
   if (over_limit) {  // the prefix is owed; the rest of this call runs eagerly
@@ -211,7 +211,7 @@ void Session::bind(Call const& call, int below, std::span<Tensor> results) {
       if (matches() || data.diverge(matches)) return;
       continue;
     }
-    data.record(call, results, {});
+    data.record(call, results, {}, data.module_path());
     if (data.phase == Phase::record) return;
   }
   dispatch(call, below, results);

@@ -44,6 +44,7 @@ struct Replayed {
   ir::Attrs attrs;
   std::vector<Ref<Impl>> results;
   At at;
+  std::string_view module;
 };
 
 using ir::Parameter;
@@ -86,6 +87,8 @@ struct Session::Data {
   bool over_limit = false;                                        ///< the site has as many segments as it may: this recording is run, not kept
   std::unordered_map<std::uint64_t, std::int32_t> argument_of{};  ///< tensors of the arguments by identity
   std::vector<std::string> names_of_tensors{}, names_of_values{};
+  std::unordered_map<std::uint64_t, std::string> own_names{};     ///< fields of the function itself
+  std::map<std::string, int, std::less<>> module_calls{};         ///< how often each layer was called in this recording
 
   // session.cpp
   void begin();
@@ -101,7 +104,8 @@ struct Session::Data {
   std::vector<Replayed> replayed() const;
   // record.cpp
   void start_recording();
-  void record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
+  void record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted, std::string_view module);
+  std::string_view module_path();              ///< of the innermost layer that is running
   std::int32_t slot_for(Impl& impl, At at);    ///< a tensor that the host looks at
   std::int32_t input_slot(Impl& impl, At at);  ///< a tensor that is met for the first time
   bool at_limit(Call const& call);
