@@ -59,7 +59,7 @@ Module read_hlo(std::string_view text);
 /// What a module means: calls inlined, regions recognised, counted loops unrolled.
 Graph lower(Module const& module);
 /// A graph in StableHLO's operations, and both texts of a module.
-Module raise(Graph const& graph);
+Module raise(Graph const& graph, bool chlo = true);  // chlo: erf and erfc are words
 std::string print_stablehlo(Module const& module);
 std::string print_hlo(Module const& module);
 
@@ -88,6 +88,7 @@ struct Term {
 /// Appends operations to a function and knows the type of each of its values.
 struct Writer {
   Function* function;
+  bool chlo = true;
   std::deque<Type> types{};
   std::map<std::tuple<base::DType, std::uint64_t, Sizes>, int> constants{};
   Term parameter(Type type, std::string name);
@@ -104,16 +105,15 @@ Term operator+(Term a, Term b), operator-(Term a, Term b), operator*(Term a, Ter
 /// On booleans and, for the first three, on bits.
 Term operator&(Term a, Term b), operator|(Term a, Term b), operator^(Term a, Term b), operator!(Term a);
 Term choose(Term condition, Term yes, Term no);
-/// As Tenon's `to`: to bool by != 0, from a float to a narrow integer through i64.
-Term convert(Term x, base::DType dtype);
-Term reshaped(Term x, Sizes const& sizes), permuted(Term x, Sizes const& order), broadcast(Term x, Sizes const& sizes), reversed(Term x, Sizes const& dims);
+/// convert: as Tenon's `to`, to bool by != 0, from a float to a narrow integer through i64.
+Term convert(Term x, base::DType dtype), reshaped(Term x, Sizes const& sizes), permuted(Term x, Sizes const& order), broadcast(Term x, Sizes const& sizes);
 /// Broadcast whose operand's dims become `dims` of the result.
-Term spread(Term x, Sizes const& sizes, Sizes const& dims);
+Term spread(Term x, Sizes const& sizes, Sizes const& dims), reversed(Term x, Sizes const& dims);
 Term cut(Term x, std::size_t dim, std::int64_t start, std::int64_t limit, std::int64_t step = 1);
 /// With `low` and `high` elements at the ends and `interior` ones between; negative ends are cut off.
-Term padded(Term x, Scalar fill, Sizes const& low, Sizes const& high, Sizes const& interior), joined(std::span<Term const> parts, std::size_t dim);
+Term padded(Term x, Scalar fill, Sizes const& low, Sizes const& high, Sizes const& interior);
 Term padded(Term x, Scalar fill, std::size_t dim, std::int64_t low, std::int64_t high, std::int64_t interior = 0);
-Term folded(std::string_view name, Term x, Sizes const& dims, Scalar init);
+Term joined(std::span<Term const> parts, std::size_t dim), folded(std::string_view name, Term x, Sizes const& dims, Scalar init);
 /// x at `index` along `axis`, the dims of the index in place of it; and the same places of x overwritten (or combined by an operation) with `updates`.
 Term taken(Term x, std::size_t axis, Term index), put(Term x, std::size_t axis, Term index, Term updates, std::string_view combine);
 /// The same where the index has all dims of x and gives the place along `axis` only.
@@ -127,11 +127,13 @@ struct Raising {
   Node const& node;
   Rule const& rule;
   std::span<Term const> values;  ///< of the graph
+  std::span<char const> read;    ///< whether a value of the graph is read by anything
   std::vector<Term> out{};
-  bool has(std::size_t k) const { return k < node.inputs.size() && node.inputs[k].value >= 0; }
+  bool has(std::size_t k) const { return node.inputs[k].value >= 0; }
   Meta const& meta(std::size_t k) const { return *graph.values[static_cast<std::size_t>(node.inputs[k].value)].meta; }
   Term x(std::size_t k = 0) const { return values[static_cast<std::size_t>(node.inputs[k].value)]; }
   Type result(std::size_t k = 0) const;
+  bool used(std::size_t k) const { return read[static_cast<std::size_t>(node.first) + k] != 0; }
   AttrReader attrs() const { return {node.attrs}; }
 };
 /// How an op is written: by itself, or as a formula over its elements, broadcast and converted to what arithmetic runs in (`plain`: as they are).
@@ -145,9 +147,12 @@ struct Rule {
 std::span<Rule const> pointwise_rules(), shape_rules(), index_rules(), fold_rules(), window_rules();
 /// What arithmetic on the dtype runs in: small floats f32, booleans i64.
 base::DType working(base::DType dtype);
-/// The dim that an attribute names, for a tensor of that rank.
+/// What a maximum (or minimum) starts from, and its operation.
+Scalar least(base::DType dtype, bool largest);
+std::string_view most_word(base::DType dtype, bool largest);
+/// The dim that an attribute names, for a tensor of that rank; 0, 1, … n - 1.
 std::size_t place(Dim dim, std::size_t rank);
-/// 0, 1, … n - 1.
 Sizes counted(std::size_t n);
+bool contains(Sizes const& list, std::int64_t number);
 
 }  // namespace tenon::ir::hlo

@@ -77,31 +77,37 @@ void write_elements(Raising& raising) {
 
 Type Raising::result(std::size_t k) const { return type_of(*graph.values[static_cast<std::size_t>(node.first) + k].meta); }
 
-Module raise(Graph const& source) {
+Module raise(Graph const& source, bool chlo) {
   auto const& by_op = rules();
   need_numbers(source);
   Graph const graph = eliminate_dead_code(decompose(source, [&](OpDef const& op) { return by_op.contains(&op); }));
   Module module{graph.name, {}};
   auto& main = module.functions.emplace_back();
   main.name = "main";
-  Writer writer{&main};
+  Writer writer{&main, chlo};
   std::vector<Term> values(graph.values.size());
   for (int const input : graph.inputs) {
     auto const& value = graph.values[static_cast<std::size_t>(input)];
     values[static_cast<std::size_t>(input)] = writer.parameter(type_of(*value.meta), value.name);
   }
+  std::vector<char> read(graph.values.size(), 0);
+  for (int const output : graph.outputs) read[static_cast<std::size_t>(output)] = 1;
+  for (auto const& node : graph.nodes)
+    for (auto const& input : node.inputs)
+      if (input.value >= 0) read[static_cast<std::size_t>(input.value)] = 1;
   for (auto const& node : graph.nodes) {
     auto const rule = by_op.find(node.op);
     if (rule == by_op.end()) fail("{} has no form in StableHLO{}", node.op->name, node.op->measured ? ": the sizes of its results depend on elements" : "");
-    Raising raising{writer, graph, node, *rule->second, values};
+    Raising raising{writer, graph, node, *rule->second, values, read};
     bool empty = true;  // nothing to compute: zeros of those sizes say it
-    for (int k = 0; k < node.results; ++k) empty = empty && std::ranges::contains(raising.result(static_cast<std::size_t>(k)).sizes, 0);
+    for (int k = 0; k < node.results; ++k) empty = empty && contains(raising.result(static_cast<std::size_t>(k)).sizes, 0);
     if (empty) {
       for (int k = 0; k < node.results; ++k) raising.out.push_back(writer.number(0, raising.result(static_cast<std::size_t>(k))));
     } else {
       rule->second->element ? write_elements(raising) : rule->second->write(raising);
     }
     for (int k = 0; k < node.results; ++k) {
+      if (!raising.used(static_cast<std::size_t>(k))) continue;
       auto const& made = values[static_cast<std::size_t>(node.first + k)] = raising.out[static_cast<std::size_t>(k)];
       Type const type = raising.result(static_cast<std::size_t>(k));
       base::ensure(made.dtype() == type.dtype && made.sizes() == type.sizes,
@@ -118,6 +124,6 @@ Module raise(Graph const& source) {
 namespace tenon::ir {
 
 std::string to_stablehlo(Graph const& graph) { return hlo::print_stablehlo(hlo::raise(graph)); }
-std::string to_hlo(Graph const& graph) { return hlo::print_hlo(hlo::raise(graph)); }
+std::string to_hlo(Graph const& graph) { return hlo::print_hlo(hlo::raise(graph, false)); }
 
 }  // namespace tenon::ir

@@ -8,7 +8,6 @@ namespace tenon::ir::hlo {
 using base::DType;
 namespace {
 using I = std::int64_t;
-constexpr double inf = std::numeric_limits<double>::infinity();
 
 Sizes dims_of(AttrReader& reader, std::string_view op, std::size_t rank) {
   auto const mask = dim_mask(op, reader.list(), static_cast<int>(rank));
@@ -17,30 +16,6 @@ Sizes dims_of(AttrReader& reader, std::string_view op, std::size_t rank) {
     if (mask[d]) dims.push_back(static_cast<I>(d));
   return dims;
 }
-// What every number is at least, or at most.
-Scalar extreme(DType type, bool largest) {
-  switch (type) {
-    case DType::i64:
-      return largest ? std::numeric_limits<I>::max() : std::numeric_limits<I>::min();
-    case DType::i32:
-    case DType::i16:
-    case DType::i8: {
-      I const half = I{1} << (8 * base::bytes_of(type) - 1);
-      return largest ? half - 1 : -half;
-    }
-    case DType::u8:
-      return largest ? 255 : 0;
-    case DType::boolean:
-      return largest;
-    default:
-      return largest ? inf : -inf;
-  }
-}
-std::string_view extreme_word(DType type, bool largest) {
-  if (type == DType::boolean) return largest ? "or" : "and";
-  return largest ? "maximum" : "minimum";
-}
-
 void sum(Raising& r) {
   auto reader = r.attrs();
   Term const x = r.x();
@@ -62,7 +37,7 @@ void most(Raising& r) {
   auto reader = r.attrs();
   Term const x = r.x();
   auto const dims = dims_of(reader, r.node.op->name, x.rank());
-  r.out = {reshaped(folded(extreme_word(x.dtype(), largest), x, dims, extreme(x.dtype(), !largest)), r.result().sizes)};
+  r.out = {reshaped(folded(most_word(x.dtype(), largest), x, dims, least(x.dtype(), largest)), r.result().sizes)};
 }
 template <bool all>
 void truth(Raising& r) {
@@ -80,7 +55,7 @@ void place_of_most(Raising& r) {  // the first place whose element equals the ex
   Sizes const dims{static_cast<I>(dim)};
   Sizes kept = x.sizes();
   kept[dim] = 1;
-  Term const best = folded(extreme_word(x.dtype(), largest), x, dims, extreme(x.dtype(), !largest));
+  Term const best = folded(most_word(x.dtype(), largest), x, dims, least(x.dtype(), largest));
   Term found = compare("EQ", x, broadcast(reshaped(best, kept), x.sizes()));
   if (base::is_real(x.dtype())) found = found | compare("NE", x, x);
   Term const places = choose(found, r.to.counting({DType::i64, x.sizes()}, dim), x.sizes()[dim]);
@@ -102,7 +77,7 @@ void running(Raising& r) {  // of equal ones the later; NaN stays
   auto const dim = place(r.node.attrs.ints[0], best.rank());
   Term places = r.to.counting(r.result(1), dim);
   for (I shift = 1; shift < best.sizes()[dim]; shift *= 2) {
-    Term const before = padded(best, extreme(best.dtype(), !largest), dim, shift, -shift), place_before = padded(places, 0, dim, shift, -shift);
+    Term const before = padded(best, least(best.dtype(), largest), dim, shift, -shift), place_before = padded(places, 0, dim, shift, -shift);
     Term keeps = compare(largest ? "GE" : "LE", best, before);
     if (base::is_real(best.dtype())) keeps = keeps | compare("NE", best, best);
     places = choose(keeps, places, place_before);
@@ -138,6 +113,30 @@ void matmul(Raising& r) {  // a vector is a row on the left, a column on the rig
   r.out = {convert(reshaped(y, result.sizes), result.dtype)};
 }
 }  // namespace
+
+Scalar least(DType type, bool largest) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  switch (type) {
+    case DType::i64:
+      return largest ? std::numeric_limits<I>::min() : std::numeric_limits<I>::max();
+    case DType::i32:
+    case DType::i16:
+    case DType::i8: {
+      I const half = I{1} << (8 * base::bytes_of(type) - 1);
+      return largest ? -half : half - 1;
+    }
+    case DType::u8:
+      return largest ? 0 : 255;
+    case DType::boolean:
+      return !largest;
+    default:
+      return largest ? -inf : inf;
+  }
+}
+std::string_view most_word(DType type, bool largest) {
+  if (type == DType::boolean) return largest ? "or" : "and";
+  return largest ? "maximum" : "minimum";
+}
 
 std::span<Rule const> fold_rules() {
   static constexpr Rule rules[] = {

@@ -10,7 +10,7 @@ using base::DType;
 namespace {
 using I = std::int64_t;
 
-bool none(Term x) { return std::ranges::contains(x.sizes(), 0); }
+bool none(Term x) { return contains(x.sizes(), 0); }
 Term whole_index(Term index) { return base::is_real(index.dtype()) ? convert(index, DType::i64) : index; }  // an empty one may have any dtype
 // Adds in what sums need, booleans by or.
 Term added(Term x, std::size_t axis, Term index, Term updates, decltype(put) place_by) {

@@ -24,6 +24,18 @@ Term less(Term x, Term y) { return compare("LT", x, y); }
 Term more(Term x, Term y) { return compare("GT", x, y); }
 Term nan(Term x) { return compare("NE", x, x); }
 Term erf(Term x) { return unary("chlo.erf", x); }
+// HLO has no word for it: 1 - erf x below 1, beyond the trapezoidal sum of an integral over a line, with the residue of its pole (Chiarella and Reichl, 1968).
+Term erfc(X x, A, W) {
+  if (x[0].to->chlo) return unary("chlo.erfc", x[0]);
+  Term const v = convert(x[0], DType::f64), far = binary("minimum", binary("maximum", v, 1), 30), square = far * far;
+  constexpr double step = 0.5;
+  Term sum = Term(0.5) / square;
+  for (int n = 1; n <= 12; ++n) sum = sum + Term(std::exp(-(n * step) * (n * step))) / (square + (n * step) * (n * step));
+  Term const line = far * unary("exponential", -square) * sum * (2 * step / std::numbers::pi);
+  Term const pole = Term(2) / (unary("exponential", far * (2 * std::numbers::pi / step)) - 1);
+  Term const tail = choose(less(far, std::numbers::pi / step), line - pole, line);
+  return convert(choose(less(v, 1), Term(1) - erf(v), tail), x[0].dtype());
+}
 Term absolute(Term x) { return x.dtype() == DType::u8 ? x : unary("abs", x); }
 
 template <bool minus>
@@ -120,7 +132,7 @@ std::span<Rule const> pointwise_rules() {
       {.op = "sigmoid", .word = "logistic", .element = word_of_one},
       {.op = "relu", .element = [](X x, A, W) { return binary("maximum", x[0], 0); }},
       {.op = "erf", .word = "chlo.erf", .element = word_of_one},
-      {.op = "erfc", .word = "chlo.erfc", .element = word_of_one},
+      {.op = "erfc", .element = erfc},
       {.op = "sign", .element = sign},
       {.op = "floor", .word = "floor", .element = rounding},
       {.op = "ceil", .word = "ceil", .element = rounding},

@@ -159,7 +159,7 @@ Term folded(std::string_view name, Term x, Sizes const& dims, Scalar init) {
   if (dims.empty()) return x;
   Type type{x.dtype(), {}};
   for (std::size_t d = 0; d < x.rank(); ++d)
-    if (!std::ranges::contains(dims, static_cast<std::int64_t>(d))) type.sizes.push_back(x.sizes()[d]);
+    if (!contains(dims, static_cast<std::int64_t>(d))) type.sizes.push_back(x.sizes()[d]);
   Term const start = x.to->number(init, {x.dtype(), {}});
   return x.to->write("reduce", {x, start}, std::move(type), {{"dimensions", dims}}, {operation(*x.to, name, x.dtype())});
 }
@@ -219,6 +219,7 @@ Sizes counted(std::size_t n) {
   std::iota(dims.begin(), dims.end(), std::int64_t{0});
   return dims;
 }
+bool contains(Sizes const& list, std::int64_t number) { return std::ranges::find(list, number) != list.end(); }
 std::size_t place(Dim dim, std::size_t rank) { return static_cast<std::size_t>(base::wrap_dim("dim", dim.value, std::max(static_cast<int>(rank), 1))); }
 DType working(DType dtype) {
   if (dtype == DType::boolean) return DType::i64;
