@@ -51,31 +51,103 @@ void export_program(std::string const& name, ir::Graph const& graph, std::span<i
   save(with(".out.safetensors"), evaluated.outputs);
 }
 
-/// The call with every f64 operand (and f64 attribute) as another floating dtype.
-std::optional<Call> as_dtype(Call const& call, DType dtype) {
-  Call other = call;
-  bool any = false;
-  for (auto& operand : other.operands)
-    if (operand.tensor && operand.tensor->at.dtype == DType::f64) operand.tensor = support::converted(operand.tensor->at, dtype), any = true;
-  if (!any) return std::nullopt;
-  return other;
-}
-/// The call with NaN, infinities and zeros of both signs among its real elements.
-std::optional<Call> with_special(Call const& call, std::mt19937& random) {
-  Call other = call;
+/// The call in other floating dtypes, and with NaN, infinities and zeros of both signs among its real elements; without those that are no legal calls.
+std::vector<std::pair<std::string, Call>> variants(Call const& call, std::mt19937& random) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   constexpr std::array special{std::numeric_limits<double>::quiet_NaN(), inf, -inf, 0.0, -0.0, 0.5, -2.5, 1.5};
-  bool any = false;
-  for (auto& operand : other.operands) {
-    if (!operand.tensor || !base::is_real(operand.tensor->at.dtype)) continue;
-    operand.tensor = support::converted(operand.tensor->at, operand.tensor->at.dtype);
-    auto const& x = operand.tensor->at;
-    for (std::int64_t i = 0, n = base::numel(x.sizes); i < n; ++i)
-      if (random() % 2) x.set(i, special[random() % special.size()]), any = true;
-  }
-  if (!any) return std::nullopt;
-  return other;
+  auto const converted = [&](DType dtype) {
+    Call other = call;
+    for (auto& operand : other.operands)
+      if (operand.tensor && operand.tensor->at.dtype == DType::f64) operand.tensor = support::converted(operand.tensor->at, dtype);
+    return other;
+  };
+  std::vector<std::pair<std::string, Call>> others{{"f32", converted(DType::f32)}, {"bf16", converted(DType::bf16)}, {"special", converted(DType::f64)}};
+  for (auto& operand : others[2].second.operands)
+    if (operand.tensor && base::is_real(operand.tensor->at.dtype))
+      for (std::int64_t i = 0, n = base::numel(operand.tensor->at.sizes); i < n; ++i)
+        if (random() % 2) operand.tensor->at.set(i, special[random() % special.size()]);
+  if (std::ranges::none_of(call.operands, [](auto const& operand) { return operand.tensor && operand.tensor->at.dtype == DType::f64; })) return {};
+  std::erase_if(others, [](auto const& other) {
+    return support::caught([&] { support::run(support::graph_of(other.second), support::inputs_of(other.second)); }) != "nothing";
+  });
+  return others;
 }
+/// Its gradients by every real operand, where it has any.
+void export_gradient(ir::OpDef const& op, ir::Graph const& graph, Call const& call, std::mt19937& random) {
+  std::vector<support::Array> cotangents;
+  auto inputs = support::inputs_of(call);
+  std::vector<int> wrt;
+  for (std::size_t k = 0; k < inputs.size(); ++k)
+    if (base::is_real(inputs[k].dtype)) wrt.push_back(static_cast<int>(k));
+  bool const real = std::ranges::any_of(graph.outputs, [&](int output) { return base::is_real(graph.values[static_cast<std::size_t>(output)].meta->dtype); });
+  if (wrt.empty() || !real) return;
+  ir::Graph joint;
+  if (support::caught([&] { joint = support::gradient_graph(graph, wrt); }) != "nothing") return;
+  std::normal_distribution<> normal;
+  for (std::size_t k = inputs.size(); k < joint.inputs.size(); ++k) {
+    auto const& meta = *joint.values[static_cast<std::size_t>(joint.inputs[k])].meta;
+    cotangents.push_back(support::array(meta.dtype, ir::values(meta.sizes)));
+    for (std::int64_t i = 0, n = base::numel(cotangents.back().at.sizes); i < n; ++i) cotangents.back().at.set(i, normal(random));
+  }
+  for (auto const& cotangent : cotangents) inputs.push_back(cotangent.at);
+  export_program(std::string(op.name) + "-gradient", joint, inputs);
+}
+
+/// A decoder of one block over 2 sequences of 5 tokens, its loss and the gradients of all parameters.
+struct Decoder {
+  ir::Graph graph{};
+  std::vector<support::Array> inputs{};
+  std::vector<int> parameters{};
+  std::mt19937 random{7};
+  int call(ir::OpDef const& op, std::initializer_list<int> in, ir::Attrs attrs) {
+    std::vector<ir::Input> operands;
+    for (int const value : in) operands.push_back(value < 0 ? ir::Input{} : ir::Input{value, {}});
+    return graph.add(op, operands, std::move(attrs), {});
+  }
+  int call(ir::OpDef const& op, std::initializer_list<int> in) { return call(op, in, ir::default_attrs(op)); }
+  int parameter(base::Shape sizes, double scale, double middle) {
+    std::normal_distribution<> normal(middle, scale);
+    inputs.push_back(support::array(DType::f32, sizes));
+    for (std::int64_t i = 0, n = base::numel(sizes); i < n; ++i) inputs.back().at.set(i, normal(random));
+    parameters.push_back(static_cast<int>(graph.inputs.size()));
+    return graph.input(support::meta_of(inputs.back().at));
+  }
+  int tokens() {
+    inputs.push_back(support::array(DType::i64, {2, 5}));
+    for (std::int64_t i = 0; i < 10; ++i) inputs.back().at.set_whole(i, static_cast<std::int64_t>(random() % 11));
+    return graph.input(support::meta_of(inputs.back().at));
+  }
+  int shaped(int x, std::initializer_list<ir::Dim> sizes) { return call(ir::ops::reshape, {x}, ir::Attrs{}.with(ir::Dims(sizes))); }
+  int norm(int x) {
+    auto attrs = ir::default_attrs(ir::ops::layer_norm);
+    attrs.ints.clear();
+    return call(ir::ops::layer_norm, {x, parameter({8}, 0.1, 1), parameter({8}, 0.1, 0)}, attrs.with(ir::Dims{8}));
+  }
+  int heads(int x) {
+    int const apart = shaped(call(ir::ops::linear, {x, parameter({8, 8}, 0.3, 0), -1}), {2, 5, 2, 4});
+    return call(ir::ops::transpose, {apart}, ir::Attrs{}.with(ir::Dim(1)).with(ir::Dim(2)));
+  }
+  Decoder() {
+    int const given = tokens(), wanted = tokens();
+    int const embedded = call(ir::ops::embedding, {parameter({11, 8}, 0.5, 0), given});
+    int const x = call(ir::ops::add, {embedded, parameter({5, 8}, 0.5, 0)}), y = norm(x);
+    auto attention = ir::default_attrs(ir::ops::scaled_dot_product_attention);
+    attention.ints[0] = true;
+    int const mixed = call(ir::ops::scaled_dot_product_attention, {heads(y), heads(y), heads(y), -1}, attention);
+    int const joined = shaped(call(ir::ops::transpose, {mixed}, ir::Attrs{}.with(ir::Dim(1)).with(ir::Dim(2))), {2, 5, 8});
+    int const second = call(ir::ops::add, {x, call(ir::ops::linear, {joined, parameter({8, 8}, 0.3, 0), -1})});
+    int const inner = call(ir::ops::gelu, {call(ir::ops::linear, {norm(second), parameter({16, 8}, 0.3, 0), parameter({16}, 0.1, 0)})});
+    int const third = call(ir::ops::add, {second, call(ir::ops::linear, {inner, parameter({8, 16}, 0.3, 0), -1})});
+    int const logits = shaped(call(ir::ops::linear, {norm(third), parameter({11, 8}, 0.3, 0), -1}), {10, 11});
+    graph.outputs = {call(ir::ops::cross_entropy, {logits, shaped(wanted, {10}), -1})};
+    graph = ir::with_gradients(graph, parameters);
+  }
+  std::vector<ir::Strided> elements() const {
+    std::vector<ir::Strided> list;
+    for (auto const& input : inputs) list.push_back(input.at);
+    return list;
+  }
+};
 
 }  // namespace
 
@@ -100,27 +172,28 @@ TEST_CASE("hlo: every sample call is written, or refused by name") {
         ++written;
         if (!exporting) return;
         export_program(std::string(op->name), graph, support::inputs_of(call));
-        for (DType const dtype : {DType::f32, DType::bf16})
-          if (auto const other = as_dtype(call, dtype)) {
-            bool legal = true;
-            try {
-              support::run(support::graph_of(*other), support::inputs_of(*other));
-            } catch (base::Error const&) {
-              legal = false;
-            }
-            if (legal) export_program(std::string(op->name) + "-" + std::string(base::info(dtype).name), support::graph_of(*other), support::inputs_of(*other));
-          }
-        if (auto const other = with_special(call, random)) {
-          bool legal = true;
-          try {
-            support::run(support::graph_of(*other), support::inputs_of(*other));
-          } catch (base::Error const&) {
-            legal = false;
-          }
-          if (legal) export_program(std::string(op->name) + "-special", support::graph_of(*other), support::inputs_of(*other));
-        }
+        for (auto const& [what, other] : variants(call, random)) export_program(std::format("{}-{}", op->name, what), support::graph_of(other), support::inputs_of(other));
+        export_gradient(*op, graph, call, random);
       });
       CHECK(error == "nothing");
     }
   MESSAGE(std::format("{} sample calls written as StableHLO and HLO", written));
+}
+
+TEST_CASE("hlo: a decoder with its gradients is written") {
+  Decoder const decoder;
+  CHECK(decoder.graph.outputs.size() == decoder.parameters.size() + 1);
+  CHECK(ir::to_stablehlo(decoder.graph).find("stablehlo.dot_general") != std::string::npos);
+  CHECK(ir::to_hlo(decoder.graph).find(" scatter(") != std::string::npos);
+  if (!export_folder().empty()) export_program("decoder", decoder.graph, decoder.elements());
+}
+
+TEST_CASE("hlo: random graphs are written") {
+  std::mt19937 random(9);
+  for (int k = 0; k < support::tier(5, 30, 200); ++k) {
+    auto const made = support::random_graph(random, {.ornaments = k % 2 == 0});
+    CHECK(ir::to_stablehlo(made.graph).ends_with("}\n"));
+    CHECK(ir::to_hlo(made.graph).ends_with("}\n"));
+    if (!export_folder().empty()) export_program("graph", made.graph, made.elements());
+  }
 }

@@ -91,6 +91,7 @@ struct Writer {
   bool chlo = true;
   std::deque<Type> types{};
   std::map<std::tuple<base::DType, std::uint64_t, Sizes>, int> constants{};
+  std::map<int, int> reshapes{};  ///< what a reshape reads
   Term parameter(Type type, std::string name);
   std::vector<Term> write(std::string_view name, std::span<Term const> operands, std::vector<Type> results, Attributes attributes, std::vector<Function> regions);
   Term write(std::string_view name, std::initializer_list<Term> operands, Type result, Attributes attributes = {}, std::vector<Function> regions = {});

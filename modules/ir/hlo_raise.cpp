@@ -39,6 +39,20 @@ void need_numbers(Graph const& graph) {
   }
 }
 
+// Drops operations that nothing reads: rules write freely.
+void drop_unread(Function& main, std::size_t values) {
+  std::vector<char> read(values, 0);
+  for (int const value : main.returns) read[static_cast<std::size_t>(value)] = 1;
+  std::vector<Op> kept;
+  for (auto& op : main.ops | std::views::reverse) {
+    if (std::ranges::none_of(op.results, [&](int value) { return read[static_cast<std::size_t>(value)]; })) continue;
+    for (int const operand : op.operands) read[static_cast<std::size_t>(operand)] = 1;
+    kept.push_back(std::move(op));
+  }
+  std::ranges::reverse(kept);
+  main.ops = std::move(kept);
+}
+
 Type type_of(Meta const& meta) { return {meta.dtype, values(meta.sizes)}; }
 
 // Operands rounded to the dtype of the result (of comparisons: to their common one), as the evaluator reads them; then to what arithmetic runs in.
@@ -58,7 +72,8 @@ void write_elements(Raising& raising) {
     compute = common_type(dtypes, ranks, numbers);
   }
   bool const whole = !base::is_real(compute);
-  DType const work = rule.plain ? compute : whole && !node.op->element.whole ? DType::f64 : working(compute);
+  bool const numbers = std::ranges::any_of(node.inputs, [](Input const& input) { return input.value < 0; });  // a number is an f32 beside small floats
+  DType const work = rule.plain && (whole || !numbers) ? compute : whole && !node.op->element.whole ? DType::f64 : working(compute);
   std::vector<Term> x;
   for (std::size_t k = 0; k < node.inputs.size(); ++k) {
     if (raising.has(k)) {
@@ -116,6 +131,7 @@ Module raise(Graph const& source, bool chlo) {
     }
   }
   for (int const output : graph.outputs) main.returns.push_back(values[static_cast<std::size_t>(output)].value);
+  drop_unread(main, writer.types.size());
   return module;
 }
 

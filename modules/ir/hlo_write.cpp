@@ -112,7 +112,13 @@ Term convert(Term x, DType dtype) {
   if (narrows) x = convert(x, DType::i64);
   return x.to->write("convert", {x}, {dtype, x.sizes()});
 }
-Term reshaped(Term x, Sizes const& sizes) { return x.sizes() == sizes ? x : x.to->write("reshape", {x}, {x.dtype(), sizes}); }
+Term reshaped(Term x, Sizes const& sizes) {  // of a reshape: of what that one read
+  if (auto const found = x.to->reshapes.find(x.value); found != x.to->reshapes.end()) x.value = found->second;
+  if (x.sizes() == sizes) return x;
+  Term const y = x.to->write("reshape", {x}, {x.dtype(), sizes});
+  x.to->reshapes[y.value] = x.value;
+  return y;
+}
 Term permuted(Term x, Sizes const& order) {
   if (std::ranges::is_sorted(order)) return x;
   Sizes sizes;

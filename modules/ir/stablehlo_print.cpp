@@ -94,6 +94,7 @@ struct Printer {
   std::vector<std::string> names{};  ///< of the values, numbered over the function
   std::vector<Type> types{};
   std::string out{};
+  int results = 0, arguments = 0;  ///< named so far, in order of appearance
 
   void name(int value, std::string text, Type const& type) {
     auto const at = static_cast<std::size_t>(value);
@@ -233,7 +234,7 @@ bool is_word(Op const& op) {
 }
 
 void Printer::operation(Op const& op, std::string const& indent) {
-  auto const number = op.results.empty() ? std::string() : std::format("%{}", op.results[0]);
+  auto const number = op.results.empty() ? std::string() : std::format("%{}", results++);
   for (std::size_t k = 0; k < op.results.size(); ++k) name(op.results[k], op.results.size() == 1 ? number : std::format("{}#{}", number, k), op.types[k]);
   out += indent;
   if (op.results.size() == 1) out += number + " = ";
@@ -259,7 +260,7 @@ void Printer::region(Function const& function, std::string const& indent) {
   out += "{\n";
   if (!function.parameters.empty()) out += indent + "^bb0(";
   for (std::size_t k = 0; k < function.parameters.size(); ++k) {
-    name(function.parameters[k], std::format("%arg{}", function.parameters[k]), function.types[k]);
+    name(function.parameters[k], std::format("%arg{}", arguments++), function.types[k]);
     out += std::format("{}{}: {}", k ? ", " : "", name(function.parameters[k]), text_of(function.types[k]));
   }
   if (!function.parameters.empty()) out += "):\n";
@@ -284,7 +285,7 @@ std::string print_stablehlo(Module const& module) {
     Printer printer;
     std::string parameters;
     for (std::size_t k = 0; k < function.parameters.size(); ++k) {
-      printer.name(function.parameters[k], std::format("%arg{}", function.parameters[k]), function.types[k]);
+      printer.name(function.parameters[k], std::format("%arg{}", printer.arguments++), function.types[k]);
       parameters += std::format("{}{}: {}", k ? ", " : "", printer.name(function.parameters[k]), text_of(function.types[k]));
     }
     printer.body(function, "    ", "return");
