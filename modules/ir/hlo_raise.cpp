@@ -3,6 +3,7 @@ module tenon.ir;
 import std;
 import tenon.base;
 import :hlo;
+import :hlo_raise;
 
 namespace tenon::ir::hlo {
 using base::DType;
@@ -96,7 +97,7 @@ Module raise(Graph const& source, bool chlo) {
   auto const& by_op = rules();
   need_numbers(source);
   Graph const graph = eliminate_dead_code(decompose(source, [&](OpDef const& op) { return by_op.contains(&op); }));
-  Module module{graph.name, {}};
+  Module module{graph.name.empty() ? "graph" : graph.name, {}};
   auto& main = module.functions.emplace_back();
   main.name = "main";
   Writer writer{&main, chlo};
