@@ -2,6 +2,7 @@
 import std;
 import tenon.base;
 import tenon.ir;
+#include "golden_forms_windows.hpp"
 #include "golden_ops.hpp"
 #include "ir_support.hpp"
 using namespace tenon;
@@ -251,7 +252,8 @@ void check_ops(std::string const& name, Run const& run) {
   Tally tally{.name = "golden " + name};
   std::set<std::string> unknown;
   std::string unfit;
-  for (auto const& golden : *cases) {
+  for (auto const& stated : *cases) {
+    auto const golden = windows_form(stated);
     auto const op_name = golden["op"].get<std::string>();
     auto const id = golden["id"].get<std::string>();
     auto const* op = ir::find_op(op_name);

@@ -157,24 +157,6 @@ constexpr std::string_view table[] = {
     "matmul(f64[1, 2, 3], f64[4, 3, 1])",
     "matmul(i64[2, 3], i64[3, 2])",
     "matmul(f64[2, 0], f64[0, 3])",
-    "conv2d(f64[2, 3, 5, 4], f64[4, 3, 3, 2], none)",
-    "conv2d(f64[1, 4, 6, 6], f64[6, 2, 3, 3], f64[6], stride=[2, 1], padding=[1], groups=2)",
-    "conv2d(f64[3, 5, 4], f64[2, 3, 2, 2], f64[2])",
-    "conv2d_input_grad(f64[2, 4, 3], f64[2, 3, 2, 2], sizes=[3, 5, 4])",
-    "conv2d_weight_grad(f64[2, 4, 3], f64[3, 5, 4], sizes=[2, 3, 2, 2])",
-    "conv2d(f64[2, 2, 7, 6], f64[2, 2, 2, 3], f64[2], dilation=[2, 1], padding=[1, 2])",
-    "conv2d_input_grad(f64[2, 4, 3, 3], f64[4, 3, 3, 2], sizes=[2, 3, 5, 4])",
-    "conv2d_weight_grad(f64[2, 4, 3, 3], f64[2, 3, 5, 4], sizes=[4, 3, 3, 2])",
-    "conv2d_input_grad(f64[1, 6, 3, 6], f64[6, 2, 3, 3], sizes=[1, 4, 6, 6], stride=[2, 1], padding=[1], groups=2)",
-    "max_pool2d(f64[2, 3, 5, 4], kernel_size=[2])",
-    "max_pool2d(f64[3, 5, 6], kernel_size=[3, 2], stride=[2, 1], padding=[1, 0])",
-    "max_pool2d_grad(f64[2, 2, 2], f64[2, 4, 5], kernel_size=[2])",
-    "max_pool2d(f64[1, 6, 7], kernel_size=[2], stride=[2], dilation=[2], ceil_mode=true)",
-    "avg_pool2d(f64[2, 3, 5, 4], kernel_size=[2])",
-    "avg_pool2d(f64[1, 6, 5], kernel_size=[3, 2], stride=[2], padding=[1], ceil_mode=true, count_include_pad=false)",
-    "avg_pool2d(f64[1, 4, 4], kernel_size=[2], divisor_override=3)",
-    "avg_pool2d(f64[3, 5, 6], kernel_size=[3], stride=[2], padding=[1])",
-    "avg_pool2d_grad(f64[2, 2, 2], sizes=[2, 4, 5], kernel_size=[2])",
     // views
     "reshape(f64[2, 3, 4], shape=[6, 4])",
     "reshape(f64[2, 6], shape=[2, 2, -1])",
@@ -534,7 +516,7 @@ Call sample(std::string_view line, std::mt19937& random) {
 
 std::vector<Call> samples(ir::OpDef const& op, std::mt19937& random) {
   std::vector<Call> calls;
-  for (auto const lines : {std::span<std::string_view const>(table), view_lines()})
+  for (auto const lines : {std::span<std::string_view const>(table), view_lines(), window_lines()})
     for (auto const line : lines)
       if (line.substr(0, line.find('(')) == op.name) calls.push_back(sample(line, random));
   return calls;

@@ -11,5 +11,7 @@ Call sample(std::string_view line, std::mt19937& random);
 
 /// The part of the table for splits, layouts, diagonals, indices, sorts and scans.
 std::span<std::string_view const> view_lines();
+/// The part for convolutions, pools, resizing, bags and collectives.
+std::span<std::string_view const> window_lines();
 
 }  // namespace support

@@ -265,7 +265,7 @@ Cost cost(OpDef const& op, std::span<Meta const* const> in, std::span<Meta const
     total.bytes += elements(meta) * base::bytes_of(meta.dtype);
   }
   double count = op.kind == Kind::pointwise || op.kind == Kind::gather || op.kind == Kind::creation || op.kind == Kind::random ? written : read;
-  if (op.kind == Kind::contraction) {  // every letter's size once: multiply-add pairs
+  if (op.kind == Kind::contraction) {  // every letter's size once: multiply-add pairs; not the dims of an image that windows move over
     auto const equation = parse_equation(equation_of(op, attrs, in));
     std::map<std::string, double> sizes;
     std::size_t operand = 0;
@@ -279,6 +279,11 @@ Cost cost(OpDef const& op, std::span<Meta const* const> in, std::span<Meta const
     for (auto const* meta : in)
       if (meta && operand < equation.operands.size()) bind(equation.operands[operand++], *meta);
     for (std::size_t k = 0; k < out.size(); ++k) bind(equation.results[k], out[k]);
+    auto const names = [](std::vector<std::vector<Factor>> const& side, std::string const& letters) {
+      return std::ranges::count_if(side, [&](auto const& factors) { return std::ranges::find(factors, letters, &Factor::letters) != factors.end(); });
+    };
+    for (auto const& factor : equation.operands[0])
+      if (factor.whole && names(equation.operands, factor.letters) + names(equation.results, factor.letters) == 1) sizes.erase(factor.letters);
     count = 2;
     for (auto const& [letters, size] : sizes) count *= size;
   }

@@ -11,7 +11,9 @@ std::span<OpDef const* const> all_ops() {
     for (auto const part :
          {pointwise_rows(), binary_rows(), reduction_rows(), contraction_rows(), window_rows(),     view_rows(),     gather_rows(),     creation_rows(),
           composite_rows(), norm_rows(),   loss_rows(),      special_rows(),     activation_rows(), distance_rows(), pair_loss_rows(),  matrix_rows(),
-          split_rows(),     layout_rows(), diagonal_rows(),  index_rows(),       sort_rows(),       scan_rows(),     statistics_rows(), product_rows()})
+          split_rows(),     layout_rows(), diagonal_rows(),  index_rows(),       sort_rows(),       scan_rows(),     statistics_rows(), product_rows(),
+          convolution_rows(),
+          })
       list.insert(list.end(), part.begin(), part.end());
     return list;
   }();
