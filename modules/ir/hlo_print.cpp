@@ -3,6 +3,7 @@ module tenon.ir;
 import std;
 import tenon.base;
 import :hlo;
+import :hlo_raise;
 
 namespace tenon::ir::hlo {
 using base::DType;
@@ -93,7 +94,7 @@ std::string labels(Op const& op, std::string_view first, std::string_view second
   return text;
 }
 
-// HLO's word for an operation and what follows its operands.
+// HLO's word for an operation (where it is not StableHLO's with hyphens) and what follows its operands.
 struct Form {
   std::string_view op, opcode;
   std::string (*rest)(Op const&, std::span<Type const> operands) = nullptr;
@@ -101,9 +102,6 @@ struct Form {
 std::string dims_text(Op const& op, std::string_view key) { return ", dimensions=" + list_of(sizes(op, key)); }
 constexpr Form forms[] = {
     {"chlo.erf", "erf"},
-    {"exponential_minus_one", "exponential-minus-one"},
-    {"log_plus_one", "log-plus-one"},
-    {"round_nearest_even", "round-nearest-even"},
     {"iota", "iota", [](Op const& op, std::span<Type const>) { return std::format(", iota_dimension={}", number(op, "iota_dimension")); }},
     {"broadcast_in_dim", "broadcast", [](Op const& op, std::span<Type const>) { return dims_text(op, "broadcast_dimensions"); }},
     {"transpose", "transpose", [](Op const& op, std::span<Type const>) { return dims_text(op, "permutation"); }},
@@ -189,7 +187,8 @@ struct Printer {
     }
     for (auto const& op : function.ops) {
       auto const* form = std::ranges::find(forms, std::string_view(op.name), &Form::op);
-      auto const opcode = form == std::end(forms) ? op.name : std::string(form->opcode);
+      auto opcode = form == std::end(forms) ? op.name : std::string(form->opcode);
+      std::ranges::replace(opcode, '_', '-');
       std::vector<Type> operand_types;
       std::string operands, rest;
       for (int const operand : op.operands) {

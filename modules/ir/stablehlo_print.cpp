@@ -3,6 +3,7 @@ module tenon.ir;
 import std;
 import tenon.base;
 import :hlo;
+import :hlo_raise;
 
 namespace tenon::ir::hlo {
 using base::DType;
