@@ -217,7 +217,7 @@ std::vector<Item> Lowering::call(Step const& step, std::string_view callee) {
   auto const found = functions_.find(callee);
   if (found == functions_.end()) step.refuse(std::format("there is no function {}", callee));
   auto const& body = *found->second;
-  if (std::ranges::contains(open_, &body)) step.refuse(std::format("function {} calls itself", callee));
+  if (contains(open_, &body)) step.refuse(std::format("function {} calls itself", callee));
   open_.push_back(&body);
   std::vector<Item> arguments;
   for (auto const* item : step.in) arguments.push_back(*item);

@@ -17,7 +17,7 @@ std::int64_t product_of(Type const& type, List const& dims) {
 List others(std::size_t rank, List const& a, List const& b) {
   List free;
   for (std::size_t d = 0; d < rank; ++d)
-    if (!std::ranges::contains(a, static_cast<std::int64_t>(d)) && !std::ranges::contains(b, static_cast<std::int64_t>(d)))
+    if (!contains(a, static_cast<std::int64_t>(d)) && !contains(b, static_cast<std::int64_t>(d)))
       free.push_back(static_cast<std::int64_t>(d));
   return free;
 }
@@ -111,7 +111,7 @@ void convolution(Step& step) {
   List low, high;
   for (auto const& pair : padding) low.push_back(pair[0]), high.push_back(pair[1]);
   Attrs attrs;
-  for (auto const* list : {&stride, &low, &high, &dilation, &input_dilation}) attrs.with(dims_of(*list));
+  for (auto const& list : {stride, low, high, dilation, input_dilation}) attrs.with(dims_of(list));
   Var const y = call(ops::convolution, {x, w}, attrs.with(Dim(std::max(feature_groups, batch_groups))));
   List back(rank);
   for (std::size_t d = 0; d < rank; ++d) back[static_cast<std::size_t>(out.order[d])] = static_cast<std::int64_t>(d);

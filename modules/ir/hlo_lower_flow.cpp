@@ -88,7 +88,7 @@ void custom_call(Step& step) {  // marks of how a program is spread over devices
                                                "MoveToDevice",
                                                "MoveToHost"};
   auto const target = step.text("call_target_name");
-  if (!std::ranges::contains(marks, target)) step.refuse(std::format("the target {} is not supported", target));
+  if (!contains(marks, target)) step.refuse(std::format("the target {} is not supported", target));
   step.out = arguments(step);
 }
 void pass(Step& step) { step.out = arguments(step); }

@@ -34,7 +34,7 @@ struct Indexing {
   Var valid;              // [batch..]: whether the window lies within; empty if it always does
 };
 
-bool has(List const& list, std::size_t d) { return std::ranges::contains(list, static_cast<std::int64_t>(d)); }
+bool has(List const& list, std::size_t d) { return contains(list, static_cast<std::int64_t>(d)); }
 
 // One line of numbers along dim `at` of `rank`, times a stride.
 Var line(Step& step, std::int64_t n, std::int64_t stride, std::size_t at, std::size_t rank) {

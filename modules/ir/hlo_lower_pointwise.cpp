@@ -68,7 +68,6 @@ void magnitude(Step& step) { step.give(call(ops::abs, {step.x()})); }
 
 Var wide(Var x) { return cast(x, DType::i64); }
 Var power_of_two(Var exponent) { return call(ops::pow, {2, exponent}); }
-Var within(Var x, std::int64_t low, std::int64_t high) { return call(ops::minimum, {call(ops::maximum, {x, low}), high}); }
 // Shifts of i64 by 0 to 63 places toward the sign: divided twice, because 2^63 is no i64.
 Var down(Var x, Var places) {
   Var const first = call(ops::minimum, {places, 32});

@@ -72,7 +72,7 @@ std::optional<Var> reduced_by(std::string_view combiner, Var x, std::span<std::i
   if (extreme && base::numel(values(x.meta().sizes)) == 0) {
     Dims sizes;
     for (std::size_t d = 0; d < x.meta().sizes.size(); ++d)
-      if (!std::ranges::contains(dims, static_cast<std::int64_t>(d))) sizes.push_back(x.meta().sizes[d]);
+      if (!contains(dims, static_cast<std::int64_t>(d))) sizes.push_back(x.meta().sizes[d]);
     return create(*x.emit, ops::full, Attrs{}.with(sizes).with(dtype).with(x.meta().device).with_num(identity(combiner, dtype)));
   }
   Attrs attrs = over(dims_of(dims), false);
@@ -115,7 +115,7 @@ std::vector<Var> reduced_together(Step& step, std::vector<Var> x, std::vector<It
   List sizes;
   bool empty = false;
   for (std::size_t d = 0; d < full.size(); ++d)
-    if (std::ranges::contains(dims, static_cast<std::int64_t>(d)))
+    if (contains(dims, static_cast<std::int64_t>(d)))
       empty = empty || full[d] == 0;
     else
       sizes.push_back(full[d]);

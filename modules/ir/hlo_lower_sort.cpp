@@ -40,11 +40,15 @@ class Comparator {
     auto const* literal = found ? std::get_if<Literal>(found) : nullptr;
     return literal && literal->reals.size() == 1 ? std::optional(literal->reals[0]) : std::nullopt;
   }
+  static bool says(Attribute const* attribute, std::string_view word) {
+    auto const* text = std::get_if<std::string>(attribute);
+    return text && *text == word;
+  }
   bool compares(int value, std::string_view direction, int a, std::optional<int> b) const {  // b: that value, else the number 0
     auto const* compare = op(value, "compare");
     if (!compare || compare->operands.size() != 2 || compare->operands[0] != a) return false;
     auto const* word = compare->find("comparison_direction");
-    if (!word || *word != Attribute(std::string(direction))) return false;
+    if (!word || !says(word, direction)) return false;
     return b ? compare->operands[1] == *b : number(compare->operands[1]) == 0.0;
   }
   // The parameter that a value is: itself, or with -0 as 0 and every NaN as one.
@@ -71,13 +75,13 @@ class Comparator {
     auto const* word = compare && compare->operands.size() == 2 ? compare->find("comparison_direction") : nullptr;
     auto const found = word ? sides(*compare) : std::nullopt;
     if (!found) return std::nullopt;
-    bool const less = *word == Attribute(std::string("LT")), greater = *word == Attribute(std::string("GT"));
+    bool const less = says(word, "LT"), greater = says(word, "GT");
     return less || greater ? std::optional(Key{found->first, greater != found->second}) : std::nullopt;
   }
   bool equal(int value, std::size_t operand) const {
     auto const* compare = op(value, "compare");
     auto const* word = compare && compare->operands.size() == 2 ? compare->find("comparison_direction") : nullptr;
-    if (!word || *word != Attribute(std::string("EQ"))) return false;
+    if (!word || !says(word, "EQ")) return false;
     auto const found = sides(*compare);
     return found && found->first == operand;
   }

@@ -160,7 +160,6 @@ void HloReader::computation(bool entry) {
   in_.expect("{");
   rooted_ = false;
   while (!in_.accept("}")) {
-    if (rooted_) in_.refuse("an instruction behind the root");
     instruction();
   }
   if (!rooted_) in_.refuse(start, std::format("computation {} has no ROOT", called));
@@ -214,6 +213,7 @@ void HloReader::instruction() {
     in_.refuse(start, error.what());
   }
   if (made.opcode == "parameter") parameters_[made.index].name = named;
+  if (root && rooted_) in_.refuse(start, "a second ROOT");
   if (root) made_.returns = bundle.items, rooted_ = true;
   names_[named] = std::move(bundle);
 }
@@ -271,7 +271,7 @@ void HloReader::attribute(Instruction& made, std::string const& key) {
   if (key == "padding") return padding(op);
   if (key == "index" && made.opcode == "get-tuple-element") return void(made.index = in_.integer());
   auto const rule = std::ranges::find_if(rules, [&](Rule const& r) { return r.key == key && (r.opcode.empty() || r.opcode == made.opcode); });
-  if (rule == std::end(rules)) return in_.skip_value();
+  if (rule == std::end(rules)) return in_.skip_value('\n');
   switch (rule->form) {
     case Form::numbers:
       return put(rule->name, braced());

@@ -96,11 +96,14 @@ std::string_view Cursor::token() {
   at_ = end;
   return found;
 }
-void Cursor::skip_value() {
+void Cursor::skip_value(char end) {
   std::string open;
   for (;; ++at_) {
+    if (open.empty() && end != '\0' && touches(end)) return;
+    if (end == '\n' && (touches(' ') || touches('\t') || touches('\r'))) continue;
     char const c = peek();
     if (c == '\0') refuse("the text ends within a value");
+    if (open.empty() && c == end) return;
     if (c == '"') {
       quoted();
       --at_;
@@ -139,8 +142,8 @@ std::optional<DType> element_type(std::string_view name) {
 std::int64_t elements(Type const& type) {
   if (std::cmp_greater(type.sizes.size(), most_rank)) fail("rank {} exceeds {}", type.sizes.size(), most_rank);
   auto const n = base::numel(type.sizes);
-  auto const span =
-      std::ranges::fold_left(type.sizes, 1.0, [](double total, std::int64_t size) { return total * static_cast<double>(std::max<std::int64_t>(size, 1)); });
+  double span = 1;
+  for (auto size : type.sizes) span *= static_cast<double>(std::max<std::int64_t>(size, 1));
   if (span > 0x1p40) fail("{} has more than 2^40 elements", to_string(type));
   return n;
 }

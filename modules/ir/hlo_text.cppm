@@ -15,6 +15,7 @@ class Cursor {
  public:
   explicit Cursor(std::string_view text);
   std::size_t at() const { return at_; }
+  void back(std::size_t at) { at_ = at; }
   [[noreturn]] void refuse(std::string_view what) const { refuse(at_, what); }
   [[noreturn]] void refuse(std::size_t at, std::string_view what) const;
   /// Line and column of a place, from 1.
@@ -33,8 +34,8 @@ class Cursor {
   std::string quoted();
   /// The text of a number, word or hexadecimal pattern: what stands up to a blank, comma or bracket.
   std::string_view token();
-  /// Past one value of any form: up to a comma or closing bracket that is not its own.
-  void skip_value();
+  /// Past one value of any form: up to a comma or closing bracket that is not its own, or to `end`.
+  void skip_value(char end = '\0');
   /// Past values and the commas between them.
   void skip_values();
   /// Whether the very next character is `c`; the one behind a word that is next, blanks passed over.
@@ -59,5 +60,10 @@ Literal literal_of_bytes(Type const& type, std::string_view digits);
 std::int64_t elements(Type const& type);
 std::string to_string(Type const& type);
 bool operator==(Type const& a, Type const& b);
+/// Whether an item is in a list.
+template <class List, class Item>
+bool contains(List const& list, Item const& item) {
+  return std::ranges::find(list, item) != std::ranges::end(list);
+}
 
 }  // namespace tenon::ir::hlo

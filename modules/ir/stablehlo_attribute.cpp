@@ -244,7 +244,11 @@ void StablehloReader::value(Op& op, std::string const& key) {
   }
   if (word.starts_with("dense")) in_.refuse(std::format("elements as {} are not in the text", word));
   put(in_.integer());
-  if (in_.accept(":")) in_.word();
+  auto const behind = in_.at();
+  if (in_.accept(":") && element_type(in_.peek_word()))
+    in_.word();
+  else
+    in_.back(behind);  // the operation's types, no type of this number
 }
 
 void StablehloReader::attributes(Op* op, std::string_view end) {
@@ -252,7 +256,7 @@ void StablehloReader::attributes(Op* op, std::string_view end) {
   do {
     std::string const key = in_.peek() == '"' ? in_.quoted() : std::string(in_.word());
     if (!in_.accept("=")) continue;  // a flag
-    if (op && std::ranges::contains(known, key))
+    if (op && contains(known, key))
       value(*op, key);
     else
       in_.skip_value();
@@ -289,7 +293,7 @@ void StablehloReader::convolution_dims(Op& op) {
       }
     } while (in_.accept(","));
     in_.expect("]");
-    if (first < 0 || second < 0 || std::ranges::contains(spatial, -1)) in_.refuse("a dim of the convolution is missing");
+    if (first < 0 || second < 0 || contains(spatial, -1)) in_.refuse("a dim of the convolution is missing");
     op.attributes.emplace_back(std::string(part.first_name), first);
     op.attributes.emplace_back(std::string(part.second_name), second);
     op.attributes.emplace_back(std::string(part.spatial_name), spatial);

@@ -141,10 +141,14 @@ void StablehloReader::function() {
     } while (in_.accept(","));
     in_.expect(")");
   }
-  if (in_.accept("->")) types();
+  std::vector<Type> stated;
+  if (in_.accept("->")) stated = types();
   if (in_.accept_word("attributes")) in_.expect("{"), attributes(nullptr, "}");
   in_.expect("{");
   scoped([&] { block(made); });
+  bool fits = made.returns.size() == stated.size();
+  for (std::size_t k = 0; fits && k < stated.size(); ++k) fits = types_[static_cast<std::size_t>(made.returns[k])] == stated[k];
+  if (!fits) in_.refuse(start, std::format("function @{} returns other types than it states", made.name));
   skip_location();
   module_.functions.push_back(std::move(made));
 }
@@ -291,7 +295,7 @@ void StablehloReader::assigned(Op& op, std::string const& key) {
     if (!word.second.empty()) in_.expect("x"), value(op, std::string(word.second));
     return;
   }
-  in_.skip_value();
+  in_.skip_value(':');
 }
 
 // What stands between an operation's name and its types.
