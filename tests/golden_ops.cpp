@@ -67,6 +67,12 @@ void attribute(Parameter const& parameter, json const& value, ir::Attrs& attrs) 
     case Type::real:
       attrs.with_num(value.is_null() ? ir::Scalar() : scalar(value));
       return;
+    case Type::reals: {
+      auto const items = value.is_null() ? json::array() : value.is_array() ? value : json::array({value});
+      attrs.with(ir::Dim(items.size()));
+      for (auto const& item : items) attrs.with_num(number(item));
+      return;
+    }
     case Type::flag:
       if (!value.is_boolean()) refuse("a flag");
       attrs.with(ir::Dim(value.get<bool>()));
@@ -124,6 +130,10 @@ void take_default(Parameter const& parameter, ir::AttrReader& usual, Case& resul
       return;
     case Type::real:
       result.call.attrs.with_num(usual.num());
+      return;
+    case Type::reals:
+      result.call.attrs.with(usual.number());
+      for (auto n = result.call.attrs.ints.back().value; n-- > 0;) result.call.attrs.with_num(usual.num());
       return;
     case Type::text:
       result.call.attrs.with_text(usual.attrs.text);

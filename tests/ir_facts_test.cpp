@@ -142,6 +142,10 @@ ir::Attrs with_sizes(Call const& call, Shape const& sizes) {
       case Type::real:
         attrs.with_num(reader.num());
         break;
+      case Type::reals:
+        attrs.with(reader.number());
+        for (auto n = attrs.ints.back().value; n-- > 0;) attrs.with_num(reader.num());
+        break;
       case Type::text:
         attrs.text = call.attrs.text;
         break;

@@ -82,6 +82,10 @@ struct Builder {
         case Type::size:
           attrs.with(number(reader.number()));
           break;
+        case Type::reals:
+          attrs.with(reader.number());
+          for (auto n = attrs.ints.back().value; n-- > 0;) attrs.with_num(reader.num());
+          break;
         case Type::real: {
           auto const now = reader.num();
           attrs.with_num(parameter.fixed ? now : number(now));

@@ -86,6 +86,10 @@ Parts generalised(ir::Symbols& symbols, Call const& call, Mode mode) {
       case Type::size:
         parts.attrs.with(number_symbol(reader.number()));
         break;
+      case Type::reals:
+        parts.attrs.with(reader.number());
+        for (auto n = parts.attrs.ints.back().value; n-- > 0;) parts.attrs.with_num(reader.num());
+        break;
       case Type::real: {
         auto const number = reader.num();
         parts.attrs.with_num(number.kind == ir::ScalarKind::real && !parameter.fixed ? symbols.real_symbol(number.real) : number);

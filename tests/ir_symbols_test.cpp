@@ -203,3 +203,19 @@ TEST_CASE("arithmetic outside a capture is plain, inside it builds expressions")
   CHECK(Dim(-7) % Dim(2) == Dim(1));
   CHECK(ir::product(std::array{Dim(3), Dim(4)}) == Dim(12));
 }
+
+TEST_CASE("a quotient or rest of something bounded from below is bounded: no constraint says so") {
+  Symbols symbols;
+  Symbols::Scope const scope(&symbols);
+  Dim const s = symbols.symbol(5), i = symbols.index_symbol(7);
+  CHECK(less_equal(0, (s - 2) / 2));
+  CHECK(less_equal(1, s / 2 + s % 3));
+  CHECK(less(0, ((s + 1) / 3) * s + 1));
+  CHECK(symbols.constraints.empty());
+  CHECK(less_equal(0, (s - 3) / 2));  // -1 for 2
+  CHECK(symbols.constraints.size() == 1);
+  CHECK(less_equal(0, i / 2));
+  CHECK(symbols.constraints.size() == 2);
+  CHECK(less_equal(1, (s - 2) / 2));  // 0 for 2
+  CHECK(symbols.constraints.size() == 3);
+}

@@ -41,6 +41,15 @@ TEST_CASE("eager arithmetic, broadcasting, views and in-place writes") {
   CHECK(caught([&] { (void)(a + ones({2})); }) == "add: sizes 3 and 2 do not broadcast at dim 0 of (f32[3], f32[2])");
 }
 
+TEST_CASE("pools of two dims: values and gradients") {
+  Tensor x = reshape(tensor({1, 5, 2, 0, 3, 4, 8, 6, 7, 9, -1, 1, 2, 0, 3, 5}), {1, 4, 4}).set_requires_grad();
+  Tensor const most = max_pool2d(x, 2), mean = avg_pool2d(x, 2, 2, 1);
+  CHECK(numbers(most) == std::vector<double>{5, 8, 9, 5});
+  CHECK(numbers(mean) == std::vector<double>{0.25, 1.75, 0, 2.5, 5, 1.75, 0.5, 0.75, 1.25});
+  sum(most * 2 + sum(mean)).backward();
+  CHECK(numbers(x.grad()) == std::vector<double>{1, 3, 1, 1, 1, 1, 3, 1, 1, 3, 1, 1, 1, 1, 1, 3});
+}
+
 TEST_CASE("an undefined tensor is refused by name, where it is not optional") {
   Tensor const a = ones({2, 2}), none;
   CHECK(caught([&] { (void)linear(none, a); }) == "linear: operand 'input' is an undefined tensor");

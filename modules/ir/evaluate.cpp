@@ -158,6 +158,9 @@ std::vector<double> element_attributes(OpDef const& op, Attrs const& attrs) {
       case Parameter::Type::sizes:
         reader.list();
         break;
+      case Parameter::Type::reals:
+        for (auto n = reader.number().value; n-- > 0;) reader.num();
+        break;
       case Parameter::Type::real: {
         auto const number = reader.num();
         flat.push_back(number.kind == ScalarKind::none   ? std::numeric_limits<double>::quiet_NaN()

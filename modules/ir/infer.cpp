@@ -177,6 +177,10 @@ void check_attributes(OpDef const& op, Attrs const& attrs) {
       case Parameter::Type::real:
         ++nums;
         break;
+      case Parameter::Type::reals:
+        complete = complete && ints < attrs.ints.size();
+        if (complete) nums += static_cast<std::size_t>(attrs.ints[ints++].value);
+        break;
       case Parameter::Type::wholes:
       case Parameter::Type::sizes:
         complete = complete && ints < attrs.ints.size();

@@ -5,6 +5,7 @@ import tenon.base;
 
 namespace tenon::ir::ops {
 using base::fail;
+void pad_body(Body& b);  // ops_resize.cpp
 namespace {
 constexpr std::int64_t last = std::numeric_limits<std::int64_t>::max();
 
@@ -111,28 +112,6 @@ void unfold_vjp(Vjp& v) {  // every element gets the gradients of the windows th
   Var const first = shaped(counting(x, windows) * Var(step), std::array{windows, Dim(1)});
   Var const places = shaped(first + counting(x, size), std::array{windows * size});
   v.grad(0) = call(index_add, {zeros_like(x), places, g}, at_dim(d).with_num(1.0));
-}
-
-void pad_body(Body& b) {
-  AttrReader reader{b.attrs};
-  auto const wish = reader.list();
-  Var x = b.x();
-  if (wish.size() % 2 || std::cmp_greater(wish.size() / 2, x.rank())) fail("pad: {} numbers for rank {}", wish.size(), x.rank());
-  for (std::size_t k = 0; k < wish.size(); k += 2) {
-    int const d = x.rank() - 1 - static_cast<int>(k / 2);
-    Dim const before = wish[k], after = wish[k + 1], size = x.size(d);
-    if (less(size + before + after, 0)) fail("pad: {} and {} leave nothing of size {}", before.value, after.value, size.value);
-    auto const frame = [&](Dim n) {
-      return create(*x.emit, full, Attrs{}.with(with(x, d, {n})).with(x.meta().dtype).with(x.meta().device).with_num(b.attrs.nums[0]));
-    };
-    Dim const start = before.value < 0 ? Dim(0) - before : Dim(0), end = after.value < 0 ? size + after : size;
-    std::vector<Var> parts;
-    if (before.value > 0) parts.push_back(frame(before));
-    parts.push_back(before.value < 0 || after.value < 0 ? cut(x, d, start, end) : x);
-    if (after.value > 0) parts.push_back(frame(after));
-    x = parts.size() == 1 ? parts[0] : concat(parts, d);
-  }
-  b.out.push_back(call(clone, {x}));
 }
 
 void movedim_body(Body& b) {
@@ -291,7 +270,7 @@ constinit const OpDef unfold{.name = "unfold", .kind = Kind::view, .signature = 
       return from + "->" + to + letters(1, rank + 1) + "!";
     }},
     .terms = "a", .mono = "+", .copy = true, .types = Types::first, .cost = 0, .vjp = unfold_vjp, .geometry = unfold_geometry};
-constinit const OpDef pad{.name = "pad", .kind = Kind::gather, .signature = "Tensor input, int[] pad, float value=0", .terms = "-", .mono = "+",
+constinit const OpDef pad{.name = "pad", .kind = Kind::gather, .signature = "Tensor input, int[] pad, constant|reflect|replicate|circular mode=constant, float value=0", .terms = "-", .mono = "+",
     .affine = true, .decompose = pad_body};
 constinit const OpDef pixel_shuffle{.name = "pixel_shuffle", .kind = Kind::gather, .signature = "Tensor input, int upscale_factor", .terms = "a", .mono = "+", .copy = true,
     .decompose = pixels<false>};

@@ -39,10 +39,12 @@ Dims pooled_sizes(Dims sizes, Pool const& pool) {
   for (std::size_t d = 0; d < dims; ++d) {
     Dim& size = sizes[sizes.size() - dims + d];
     if (same(size, 0)) fail("dim {} of {} has no elements", sizes.size() - dims + d, base::to_string(values(sizes)));
-    Dim const stride = pool.stride[d], room = size + pool.padding[d] * 2 - pool.dilation[d] * (pool.kernel[d] - 1) - 1;
+    Dim const stride = pool.stride[d];
+    Dim room = size + pool.padding[d] * 2 - pool.dilation[d] * (pool.kernel[d] - 1) - 1;
+    if (pool.ceil_mode) room = room + stride - 1;  // the last window may reach over the end
     if (less(room, 0)) fail("a window of {} does not fit size {} with padding {}", pool.kernel[d].value, size.value, pool.padding[d].value);
-    Dim steps = pool.ceil_mode ? (room + stride - 1) / stride : room / stride;
-    if (pool.ceil_mode && less_equal(size + pool.padding[d], steps * stride)) steps = steps - 1;  // the last window starts inside the image or its left padding
+    Dim steps = room / stride;
+    if (pool.ceil_mode && less_equal(size + pool.padding[d], steps * stride)) steps = steps - 1;  // but starts inside the image or its left padding
     size = steps + 1;
   }
   return sizes;
@@ -157,8 +159,15 @@ void max_vjp(Vjp& v) {
 
 // -- PyTorch's pools ------------------------------------------------------------------------------------------------------------------------
 
+// Eager calls of rows with as many results as the body gives meet no inference that would name them.
+template <void (*body)(Body&)>
+void named(Body& b, std::string_view op, int dims) try {
+  body(b);
+} catch (base::Error const& error) {
+  fail("{}{}d: {}", op, dims, error.what());
+}
 template <int dims>
-void max_body(Body& b) {
+void max_windows(Body& b) {
   AttrReader reader{b.attrs};
   need_images(b.x().meta(), dims);
   auto const pool = pool_of(reader, dims, true);
@@ -290,7 +299,7 @@ void adaptive_avg_body(Body& b) {
 }
 // The largest along the last dim first, then of those along the one before it: the first of equal elements in row-major order.
 template <int dims>
-void adaptive_max_body(Body& b) {
+void adaptive_max_windows(Body& b) {
   AttrReader reader{b.attrs};
   auto const wish = adaptive_sizes(b, reader, dims);
   Var x = b.x();
@@ -320,6 +329,14 @@ void adaptive_max_body(Body& b) {
   }
   b.out.push_back(x);
   if (reader.flag()) b.out.push_back(place);
+}
+template <int dims>
+void max_body(Body& b) {
+  named<max_windows<dims>>(b, "max_pool", dims);
+}
+template <int dims>
+void adaptive_max_body(Body& b) {
+  named<adaptive_max_windows<dims>>(b, "adaptive_max_pool", dims);
 }
 constexpr std::string_view max_signature =
     "Tensor input, int[] kernel_size, int[] stride=[], int[] padding=[0], int[] dilation=[1], bool ceil_mode=False, bool return_indices=False";

@@ -39,45 +39,58 @@ Dims target_sizes(std::span<Dim const> wish, Dims const& from) {
   return sizes;
 }
 
-// Strides of the same elements in other sizes: old dims merge into runs of even spacing, new dims cut the runs up from the inside.
-bool reshape_geometry(View& view) {
-  AttrReader reader{view.attrs};
-  Dims const sizes = target_sizes(reader.list(), view.sizes);
+// Strides of the same elements in other sizes, if there are some: old dims merge into runs of even spacing, new dims cut the runs up from the
+// inside. Those of dims of size 1 are left at 0.
+std::optional<Dims> regrouped(std::span<Dim const> from, std::span<Dim const> from_strides, std::span<Dim const> to) {
   struct Run {
     Dim count, stride;
   };
   std::vector<Run> runs;  // innermost first
-  bool const empty = same(product(view.sizes), 0);
-  for (std::size_t d = view.sizes.size(); d-- > 0 && !empty;) {
-    if (same(view.sizes[d], 1)) continue;
-    if (!runs.empty() && same(view.strides[d], runs.back().count * runs.back().stride))
-      runs.back().count = runs.back().count * view.sizes[d];
+  for (std::size_t d = from.size(); d-- > 0;) {
+    if (same(from[d], 1)) continue;
+    if (!runs.empty() && same(from_strides[d], runs.back().count * runs.back().stride))
+      runs.back().count = runs.back().count * from[d];
     else
-      runs.push_back({view.sizes[d], view.strides[d]});
+      runs.push_back({from[d], from_strides[d]});
   }
+  Dims strides;
+  strides.resize(to.size());
+  std::size_t run = 0;
+  Dim left = runs.empty() ? Dim(1) : runs[0].count, stride = runs.empty() ? Dim(1) : runs[0].stride;
+  for (std::size_t d = to.size(); d-- > 0;) {
+    if (same(to[d], 1)) continue;
+    if (same(left, 1)) {
+      if (++run >= runs.size()) return std::nullopt;
+      left = runs[run].count, stride = runs[run].stride;
+    }
+    strides[d] = stride;
+    if (left != to[d] && !same(left % to[d], 0)) return std::nullopt;
+    left = left == to[d] ? Dim(1) : left / to[d], stride = stride * to[d];
+  }
+  return strides;
+}
+bool reshape_geometry(View& view) {
+  AttrReader reader{view.attrs};
+  Dims const from = view.sizes, before = view.strides, sizes = target_sizes(reader.list(), from);
   Meta const plain = contiguous_meta(view.dtype, {}, sizes);
   view.sizes = sizes;
-  if (empty) {
+  if (std::ranges::any_of(from, [](Dim size) { return same(size, 0); })) {
     view.strides = plain.strides;
     return true;
   }
-  Dims strides;
-  strides.resize(sizes.size());
-  std::size_t run = 0;
-  Dim left = runs.empty() ? Dim(1) : runs[0].count, stride = runs.empty() ? Dim(1) : runs[0].stride;
-  for (std::size_t d = sizes.size(); d-- > 0;) {
-    if (same(sizes[d], 1)) {
-      strides[d] = d + 1 < sizes.size() ? strides[d + 1] * sizes[d + 1] : Dim(1);
-      continue;
-    }
-    if (same(left, 1)) {
-      if (++run >= runs.size()) return false;
-      left = runs[run].count, stride = runs[run].stride;
-    }
-    if (!same(left % sizes[d], 0)) return false;
-    strides[d] = stride;
-    left = left / sizes[d], stride = stride * sizes[d];
-  }
+  // Dims that stay, first and last, need no arithmetic: only what lies between is regrouped.
+  std::size_t const most = std::min(from.size(), sizes.size());
+  std::size_t head = 0, tail = 0;
+  while (head < most && from[head] == sizes[head]) ++head;
+  while (tail < most - head && from[from.size() - 1 - tail] == sizes[sizes.size() - 1 - tail]) ++tail;
+  auto const between = [&](Dims const& dims) { return std::span<Dim const>(dims).subspan(head, dims.size() - head - tail); };
+  auto const middle = regrouped(between(from), between(before), between(sizes));
+  if (!middle) return false;
+  Dims strides(std::span<Dim const>(before).first(head));
+  for (Dim const stride : *middle) strides.push_back(stride);
+  for (Dim const stride : std::span<Dim const>(before).last(tail)) strides.push_back(stride);
+  for (std::size_t d = sizes.size(); d-- > 0;)
+    if (same(sizes[d], 1)) strides[d] = d + 1 < sizes.size() ? strides[d + 1] * sizes[d + 1] : Dim(1);
   view.strides = strides;
   return true;
 }

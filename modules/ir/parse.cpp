@@ -141,13 +141,17 @@ class Parser {
     if (peek_word("max")) return word("max"), Dim(std::numeric_limits<std::int64_t>::max());
     return sum();
   }
-  Dims dims() {
-    Dims list;
+  template <class F>
+  void listed(F item) {
     expect("[");
-    if (accept("]")) return list;
-    do list.push_back(optional_dim());
+    if (accept("]")) return;
+    do item();
     while (accept(","));
     expect("]");
+  }
+  Dims dims() {
+    Dims list;
+    listed([&] { list.push_back(optional_dim()); });
     return list;
   }
   // A number as an operand or a float attribute: "1.5", "2", "true", "none", "inf", "r0", "s0*2".
@@ -167,7 +171,7 @@ class Parser {
       if (std::ranges::find(graph_.symbols.names(), symbol) == graph_.symbols.names().end()) refuse(std::format("unknown symbol {}", symbol));
       return graph_.symbols.named(symbol, Scalar(0.0));
     }
-    auto const word_end = text_.find_first_of(",) \n", at_);
+    auto const word_end = text_.find_first_of(",)] \n", at_);
     auto const digits = text_.substr(at_, word_end == std::string_view::npos ? word_end : word_end - at_);
     if (digits.find_first_of(".e") != std::string_view::npos && !digits.empty() && !std::isalpha(static_cast<unsigned char>(digits[0]))) {
       std::string const copy(digits);
@@ -262,6 +266,10 @@ class Parser {
       case Type::real:
         attrs.with_num(scalar());
         return;
+      case Type::reals:
+        attrs.with(Dim(0));
+        listed([&] { attrs.with_num(scalar()), ++attrs.ints.back().value; });
+        return;
       case Type::text:
         attrs.with_text(quoted());
         return;
@@ -275,10 +283,7 @@ class Parser {
         return;
       }
       case Type::dtype:
-        if (peek_word("none"))
-          word("none"), attrs.with(Dim(absent));
-        else
-          attrs.with(dtype());
+        attrs.with(peek_word("none") ? (word("none"), Dim(absent)) : Dim(static_cast<int>(dtype())));
         return;
       case Type::choice: {
         auto const wish = name();

@@ -38,7 +38,7 @@ std::span<Dim const> AttrReader::list() {
 namespace {
 using Type = Parameter::Type;
 using NamedType = std::pair<std::string_view, Type>;
-constexpr std::array<NamedType, 13> types{NamedType{"Tensor", Type::tensor},
+constexpr std::array<NamedType, 14> types{NamedType{"Tensor", Type::tensor},
                                           {"Tensor[]", Type::tensors},
                                           {"int", Type::whole},
                                           {"size", Type::size},
@@ -47,6 +47,7 @@ constexpr std::array<NamedType, 13> types{NamedType{"Tensor", Type::tensor},
                                           {"bool", Type::flag},
                                           {"float", Type::real},
                                           {"fixed", Type::real},
+                                          {"float[]", Type::reals},
                                           {"dtype", Type::dtype},
                                           {"str", Type::text},
                                           {"counter", Type::counter},
@@ -152,6 +153,20 @@ Scalar real_default(Parameter const& parameter) {
   if (parameter.fallback.empty()) return Scalar(0.0);
   return Scalar(std::strtod(std::string(parameter.fallback).c_str(), nullptr));
 }
+void add_reals_default(Parameter const& parameter, Attrs& attrs) {
+  std::vector<Scalar> items;
+  std::string const text(parameter.fallback);
+  for (char const* at = text.c_str(); *at != '\0';) {
+    char* end = nullptr;
+    double const number = std::strtod(at, &end);
+    if (end == at)
+      ++at;
+    else
+      items.emplace_back(number), at = end;
+  }
+  attrs.with(Dim(items.size()));
+  for (auto const& item : items) attrs.with_num(item);
+}
 }  // namespace
 
 Attrs default_attrs(OpDef const& op) {
@@ -166,6 +181,9 @@ Attrs default_attrs(OpDef const& op) {
         break;
       case Type::real:
         attrs.with_num(real_default(parameter));
+        break;
+      case Type::reals:
+        add_reals_default(parameter, attrs);
         break;
       case Type::text:
         attrs.with_text(parameter.fallback);
@@ -184,6 +202,10 @@ void copy_attribute(Parameter const& parameter, AttrReader& from, Attrs& to) {
       return;
     case Type::real:
       to.with_num(from.num());
+      return;
+    case Type::reals:
+      to.with(from.number());
+      for (auto n = to.ints.back().value; n-- > 0;) to.with_num(from.num());
       return;
     case Type::text:
       to.text = from.attrs.text;
@@ -210,6 +232,10 @@ std::string attribute_fault(OpDef const& op, Attrs const& attrs) {
       case Type::sizes:
         good = below(static_cast<std::int64_t>(attrs.ints.size() - at) + 1);
         if (good) at += static_cast<std::size_t>(value);
+        break;
+      case Type::reals:
+        good = below(static_cast<std::int64_t>(attrs.nums.size() - reals) + 1);
+        if (good) reals += static_cast<std::size_t>(value);
         break;
       case Type::dtype:
         good = below(base::dtype_count) || (value == absent && parameter.optional);
@@ -258,6 +284,12 @@ std::string value_text(Parameter const& parameter, AttrReader& reader, Symbols c
     case Type::real: {
       auto const number = reader.num();
       return symbols ? symbols->to_string(number) : Symbols().to_string(number);
+    }
+    case Type::reals: {
+      std::string text;
+      for (auto n = reader.number().value; n-- > 0;)
+        text += (text.empty() ? "" : ", ") + (symbols ? symbols->to_string(reader.num()) : Symbols().to_string(reader.num()));
+      return "[" + text + "]";
     }
     case Type::text:
       return quoted(reader.attrs.text);

@@ -27,8 +27,8 @@ struct Expression {
   std::vector<Term> terms{};  // polynomial: sorted by atoms, no zero factors
   Dim a{}, b{};               // floordiv, modulo
   int symbol = -1;
-  bool size = false;  // a symbol of at least 2
-  double real = 0;    // a real symbol's value in this run
+  std::int64_t least = -1;  // never falls below; negative: not known. Size symbols are at least 2
+  double real = 0;          // a real symbol's value in this run
 };
 
 struct Symbols::Table {
@@ -78,6 +78,10 @@ struct Symbols::Table {
     for (auto at = first; at != last; ++at) {
       auto const& e = expressions[static_cast<std::size_t>(at->second)];
       if (e.form == expression.form && e.terms == expression.terms && e.a == expression.a && e.b == expression.b) return {e.hint, at->second, id};
+    }
+    if (expression.form != Form::polynomial && expression.b.node < 0 && expression.b.value > 0) {
+      std::int64_t const bound = expression.form == Form::modulo ? 0 : least(terms_of(expression.a)).value_or(-1);
+      if (bound >= 0) expression.least = bound / expression.b.value;
     }
     by_hash.emplace(key, static_cast<std::int32_t>(expressions.size()));
     expressions.push_back(std::move(expression));
@@ -140,14 +144,15 @@ struct Symbols::Table {
     return a;
   }
 
-  // A bound that the sum never falls below, if one is known: size symbols are at least 2.
+  // A bound that the sum never falls below, if one is known.
   std::optional<std::int64_t> least(std::span<Term const> terms) const {
     std::int64_t sum = 0;
     for (auto const& term : terms) {
       std::int64_t value = term.factor;
       if (value < 0 && !term.atoms.empty()) return std::nullopt;
       for (auto atom : term.atoms)
-        if (!expressions[static_cast<std::size_t>(atom)].size || __builtin_mul_overflow(value, std::int64_t{2}, &value)) return std::nullopt;
+        if (auto const bound = expressions[static_cast<std::size_t>(atom)].least; bound < 0 || __builtin_mul_overflow(value, bound, &value))
+          return std::nullopt;
       if (__builtin_add_overflow(sum, value, &sum)) return std::nullopt;
     }
     return sum;
@@ -187,7 +192,7 @@ struct Symbols::Table {
     numbers.emplace(name, number);
     symbols.push_back(static_cast<std::int32_t>(expressions.size()));
     names.push_back(std::move(name));
-    expressions.push_back({.form = Form::symbol, .hint = hint.whole, .symbol = number, .size = prefix == 's', .real = hint.real});
+    expressions.push_back({.form = Form::symbol, .hint = hint.whole, .symbol = number, .least = prefix == 's' ? 2 : -1, .real = hint.real});
     return number;
   }
   Dim bare(int number) const {

@@ -36,14 +36,16 @@ Tensor log_softmax(Tensor const& x, int dim, At at) { return apply(ops::log_soft
 
 Tensor linear(Tensor const& x, Tensor const& weight, Tensor const& bias, At at) { return apply(ops::linear, {x, weight, optional(bias, at)}, {}, at); }
 Tensor conv2d(Tensor const& x, Tensor const& weight, Tensor const& bias, Window const& window, At at) {
-  return apply(ops::conv2d, {x, weight, optional(bias, at)}, Attrs{}.with(window.stride).with(window.padding).with(window.dilation).with(Dim(window.groups)),
-               at);
+  auto const attrs = Attrs{}.with(window.stride).with(window.padding).with(window.dilation).with(Dim(window.groups)).with(Dim(0));
+  return apply(ops::conv2d, {x, weight, optional(bias, at)}, attrs, at);
 }
 Tensor max_pool2d(Tensor const& x, DimList const& kernel, DimList const& stride, DimList const& padding, At at) {
-  return apply(ops::max_pool2d, {x}, Attrs{}.with(kernel).with(stride).with(padding), at);
+  auto const attrs = Attrs{}.with(kernel).with(stride).with(padding).with(DimList(1)).with(Dim(false)).with(Dim(false));
+  return apply(ops::max_pool2d, {x}, attrs, at);
 }
 Tensor avg_pool2d(Tensor const& x, DimList const& kernel, DimList const& stride, DimList const& padding, At at) {
-  return apply(ops::avg_pool2d, {x}, Attrs{}.with(kernel).with(stride).with(padding), at);
+  auto const attrs = Attrs{}.with(kernel).with(stride).with(padding).with(Dim(false)).with(Dim(true)).with(Dim(ir::absent));
+  return apply(ops::avg_pool2d, {x}, attrs, at);
 }
 Tensor layer_norm(Tensor const& x, DimList const& normalized_shape, Tensor const& weight, Tensor const& bias, double eps, At at) {
   return apply(ops::layer_norm, {x, optional(weight, at), optional(bias, at)}, Attrs{}.with(normalized_shape).with_num(eps), at);

@@ -189,6 +189,12 @@ ir::Attrs Session::Data::generalised(ir::Attrs const* earlier, Call const& call)
         ++num_at;
         break;
       }
+      case Type::reals: {  // fixed: they decide sizes
+        auto const length = call.attrs.ints[at].value;
+        next(Type::whole);
+        for (std::int64_t k = 0; k < length; ++k) result.nums.push_back(generalised(nullptr, call.attrs.nums[num_at++]));
+        break;
+      }
       case Type::wholes:
       case Type::sizes: {
         auto const length = call.attrs.ints[at].value;
