@@ -25,11 +25,11 @@ void dropout_body(Body& body) {
 void attention_body(Body& body) {
   AttrReader reader{body.attrs};
   bool const causal = reader.flag(), grouped = reader.flag();
-  Var const q = body.x(0);
-  Var k = body.x(1), v = body.x(2), mask = body.x(3);
-  if (q.rank() < (grouped ? 3 : 2) || k.rank() != q.rank() || v.rank() != q.rank())
-    fail("query, key and value need the same rank of at least {}: {}, {} and {}", grouped ? 3 : 2, to_string(q.meta()), to_string(k.meta()),
-         to_string(v.meta()));
+  Var q = body.x(0), k = body.x(1), v = body.x(2), mask = body.x(3);
+  if (std::min({q.rank(), k.rank(), v.rank()}) < (grouped ? 3 : 2))
+    fail("query, key and value need a rank of at least {}: {}, {} and {}", grouped ? 3 : 2, to_string(q.meta()), to_string(k.meta()), to_string(v.meta()));
+  for (int const rank = std::max({q.rank(), k.rank(), v.rank()}); Var * x : {&q, &k, &v})  // dims in front broadcast
+    while (x->rank() < rank) *x = call(unsqueeze, {*x}, at_dim(0));
   if (double const p = pinned(body.attrs.nums[0]); p != 0)
     fail("scaled_dot_product_attention: dropout_p must be 0 here, not {}: call dropout on the weights", p);
   if (causal && mask) fail("scaled_dot_product_attention: attn_mask and is_causal exclude each other");
@@ -138,15 +138,26 @@ constinit const OpDef scaled_dot_product_attention{.name = "scaled_dot_product_a
     .signature = "Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, fixed dropout_p=0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
       bool const causal = attrs.ints[0].value != 0, grouped = attrs.ints[1].value != 0;
-      int const batch = in[0]->rank() - 2;
+      int const batch = std::max({in[0]->rank(), in[1]->rank(), in[2]->rank()}) - 2;
       std::vector<std::string> lead;
-      std::string query, key;
-      for (int d = 0; d < batch; ++d) {
-        bool const heads = grouped && d == batch - 1;
-        lead.push_back(letters(1, 4 + d) + (heads ? "!" : ""));
-        query += lead.back();
-        key += heads ? letters(1, 4 + batch) + "!" : lead.back();  // a group's heads stay together
-      }
+      std::vector<std::int64_t> widest(static_cast<std::size_t>(batch), 1);
+      for (int d = 0; d < batch; ++d) lead.push_back(letters(1, 4 + d) + (grouped && d == batch - 1 ? "!" : ""));
+      auto const each = [&](std::size_t operand, auto f) {  // f(dim of the batch, size)
+        int const own = in[operand]->rank() - 2;
+        for (int d = 0; d < own; ++d) f(static_cast<std::size_t>(batch - own + d), in[operand]->sizes[static_cast<std::size_t>(d)].value);
+      };
+      for (std::size_t operand = 0; operand < 3; ++operand)
+        each(operand, [&](std::size_t d, std::int64_t size) { widest[d] = size != 1 ? size : widest[d]; });
+      auto const front = [&](std::size_t operand) {
+        std::string text;
+        each(operand, [&](std::size_t d, std::int64_t size) {
+          bool const heads = grouped && d + 1 == lead.size() && operand > 0;  // a group's heads stay together
+          text += heads ? letters(1, 4 + batch) + "!" : size == 1 && widest[d] != 1 ? "1" : lead[d];
+        });
+        return text;
+      };
+      std::string all;
+      for (auto const& name : lead) all += name;
       std::string const row = causal ? "a+" : "a";  // causal: the place of a query decides which keys it sees
       std::string mask;
       if (in.size() > 3 && in[3]) {
@@ -156,7 +167,7 @@ constinit const OpDef scaled_dot_product_attention{.name = "scaled_dot_product_a
         mask = ",";
         for (std::size_t d = 0; d < sizes.size(); ++d) mask += sizes[d].value == 1 ? "1" : names[names.size() - sizes.size() + d];
       }
-      return query + row + "d!," + key + "c!d!," + key + "c!b" + mask + "->" + query + row + "b";
+      return front(0) + row + "d!," + front(1) + "c!d!," + front(2) + "c!b" + mask + "->" + all + row + "b";
     }},
     .terms = "--a-", .mono = "....", .precision = Precision::low, .cost = 2, .decompose = attention_body};
 

@@ -13,6 +13,7 @@ std::span<OpDef const* const> all_ops() {
              composite_rows(),  norm_rows(),    loss_rows(),        special_rows(),     activation_rows(), distance_rows(), pair_loss_rows(),
              matrix_rows(),     split_rows(),   layout_rows(),      diagonal_rows(),    index_rows(),      sort_rows(),     scan_rows(),
              statistics_rows(), product_rows(), convolution_rows(), pool_rows(),        resize_rows(),     bag_rows(),      collective_rows(),
+             einsum_rows(),     selection_rows(), spelling_rows(),
          })
       list.insert(list.end(), part.begin(), part.end());
     return list;

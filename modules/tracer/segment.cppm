@@ -8,7 +8,7 @@ import :interpreter;
 
 export namespace tenon::tracer {
 
-enum class BreakKind : std::uint8_t { returned, explicit_break, item, host_read, condition, resize, aliasing, view_write, host_effect, limit };
+enum class BreakKind : std::uint8_t { returned, explicit_break, item, host_read, condition, resize, measured, aliasing, view_write, host_effect, limit };
 /// Why a segment ended: a value, not an exception.
 struct Break {
   BreakKind kind = BreakKind::returned;

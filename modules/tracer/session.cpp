@@ -28,6 +28,22 @@ bool overlapping(Call const& call) {
   Impl const &target = *call.operands[0].impl, &source = *call.operands[1].impl;
   return target.storage == source.storage && target.id != source.id && !target.storage->pending;
 }
+// A call that no graph holds, because the sizes of its results depend on elements.
+std::optional<Break> measured(Call const& call) {
+  if (!call.op.measured) return std::nullopt;
+  std::vector<ir::Meta const*> in;
+  std::vector<Scalar> scalars;
+  for (auto const& operand : call.operands) {
+    in.push_back(operand.impl ? operand.impl->meta.get() : nullptr);
+    scalars.push_back(operand.scalar);
+  }
+  try {
+    (void)ir::infer(call.op, in, scalars, call.attrs);
+    return std::nullopt;
+  } catch (base::Error const& error) {
+    return Break{BreakKind::measured, error.what(), "choose with where(), or call it on what is computed outside of the compiled function", call.at};
+  }
+}
 }  // namespace
 
 Site::~Site() {
@@ -168,6 +184,11 @@ bool Session::Data::bound(Impl const& impl) const {
 
 void Session::bind(Call const& call, int below, std::span<Tensor> results) {
   auto& data = *data_;
+  if (auto const why = data.phase != Phase::eager ? measured(call) : std::nullopt) {  // at once, as soon as its operands are there
+    for (auto const& operand : call.operands)
+      if (operand.impl) make_readable(*operand.impl, *why);
+    return dispatch(call, below, results);
+  }
   while (data.phase != Phase::eager) {
     if (overlapping(call)) {  // no stream can say it: between two segments, at once
       if (data.started() || fullgraph()) split(aliasing(call.at));
