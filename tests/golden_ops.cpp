@@ -2,8 +2,8 @@
 import std;
 import tenon.base;
 import tenon.ir;
-#include "golden_forms_windows.hpp"
 #include "golden_forms.hpp"
+#include "golden_forms_windows.hpp"
 #include "golden_ops.hpp"
 using namespace tenon;
 using base::DType;

@@ -528,7 +528,7 @@ std::vector<Call> drawn_from(std::span<std::span<std::string_view const> const> 
 }  // namespace
 
 std::vector<Call> samples(ir::OpDef const& op, std::mt19937& random) {
-  return drawn_from(std::array{std::span<std::string_view const>(table), view_lines(), window_lines(), form_lines()}, op, random);
+  return drawn_from(std::array{std::span<std::string_view const>(table), view_lines(), form_lines(), window_lines()}, op, random);
 }
 std::vector<Call> measured_samples(ir::OpDef const& op, std::mt19937& random) { return drawn_from(std::array{measured_lines()}, op, random); }
 
