@@ -65,6 +65,7 @@ constexpr std::string_view known[] = {"value",
 }  // namespace
 
 Type StablehloReader::type() {
+  in_.skip_blanks();
   auto const start = in_.at();
   auto const refuse = [&](std::string_view what) { in_.refuse(start, what); };
   if (!in_.accept("tensor")) {

@@ -249,6 +249,7 @@ void StablehloReader::types_of(Op& op, std::size_t results) {
   } else if (list.size() == results) {
     op.types = std::move(list);
   } else {  // select's types are those of its predicate and its result
+    if (list.empty()) in_.refuse(start, "expected a type");
     op.types = {list.back()};
   }
   if (op.types.size() != results) in_.refuse(start, std::format("{} has {} results, {} named", op.name, op.types.size(), results));
