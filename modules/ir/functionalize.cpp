@@ -70,7 +70,8 @@ Graph with_plain_views(Graph graph) {
 // What the gradient of a view does: each element goes where the view found it, zeros elsewhere.
 Var back(Node const& by, Var parent, Var content) {
   if (!by.op->vjp) {
-    if (parent.meta().sizes != content.meta().sizes) fail("functionalize: no way to write through {}", by.op->name);
+    if (parent.rank() != content.rank() || !std::ranges::equal(parent.meta().sizes, content.meta().sizes, [](Dim a, Dim b) { return same(a, b); }))
+      fail("functionalize: no way to write through {}", by.op->name);
     return content;
   }
   bool const wanted = true;
@@ -107,7 +108,7 @@ constexpr std::array ways{WayBack{&ops::slice, into_slice}, WayBack{&ops::select
 // The parent's elements after its view `by` got `content`. The default holds for every view with a gradient.
 Var written(Node const& by, Var parent, Var content) {
   if (auto const way = std::ranges::find(ways, by.op, &WayBack::op); way != ways.end()) return way->put(by, parent, content);
-  if (product(parent.meta().sizes) == product(content.meta().sizes)) return back(by, parent, content);
+  if (same(product(parent.meta().sizes), product(content.meta().sizes))) return back(by, parent, content);
   auto const& meta = content.meta();
   Var const ones = create(*content.emit, ops::full, Attrs{}.with(meta.sizes).with(base::DType::boolean).with(meta.device).with_num(Scalar(true)));
   return choose(back(by, parent, ones), back(by, parent, content), parent);
