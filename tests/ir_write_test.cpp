@@ -141,6 +141,11 @@ struct Program {
         ir::Dims wide = sizes;
         for (auto& size : wide)
           if (size.value == 1 && below(2)) size = 3;
+        if (below(2)) {
+          ir::Dims more{1};
+          for (auto size : wide) more.push_back(size);
+          wide = more;
+        }
         add("expand", {{x, {}}}, ir::Attrs{}.with(wide));
         return;
       }

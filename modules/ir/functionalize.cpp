@@ -78,7 +78,7 @@ Var back(Node const& by, Var parent, Var content) {
   std::array const in{parent}, out{content}, cotangents{content};
   Vjp vjp{by.attrs, in, out, cotangents, {&wanted, 1}, std::vector<Var>(1)};
   by.op->vjp(vjp);
-  return vjp.grads[0];
+  return cast(vjp.grads[0], parent.meta().dtype);  // a sum of booleans counts
 }
 OpDef const& row(std::string_view name) { return *find_op(name); }
 Var into_slice(Node const& by, Var parent, Var content) { return call(ops::slice_scatter, {parent, content}, by.attrs); }
@@ -155,6 +155,8 @@ struct Memory {
     GraphEmit emit(rebuild.to, node.at);
     emit.module = node.module;
     auto const& wish = meta(target);
+    same_as[index(node.first)] = target;
+    if (std::ranges::any_of(wish.sizes, [](Dim size) { return size.value == 0 && same(size, 0); })) return;  // no elements
     Var content(emit, read(node.inputs[1].value));
     content = cast(content, wish.dtype);
     if (content.meta().sizes != wish.sizes) content = call(ops::clone, {call(ops::expand, {content}, Attrs{}.with(wish.sizes))});
@@ -168,7 +170,6 @@ struct Memory {
     }
     ++version[index(root)];
     for (auto const& [value, now] : fresh) rebuild.at(value) = now, version[index(value)] = version[index(root)];
-    same_as[index(node.first)] = target;
   }
   int node_number(Node const& node) const { return static_cast<int>(&node - from.nodes.data()); }
 
