@@ -70,14 +70,15 @@ Graph with_plain_views(Graph graph) {
 // What the gradient of a view does: each element goes where the view found it, zeros elsewhere.
 Var back(Node const& by, Var parent, Var content) {
   if (!by.op->vjp) {
-    if (parent.meta().sizes != content.meta().sizes) fail("functionalize: no way to write through {}", by.op->name);
+    if (parent.rank() != content.rank() || !std::ranges::equal(parent.meta().sizes, content.meta().sizes, [](Dim a, Dim b) { return same(a, b); }))
+      fail("functionalize: no way to write through {}", by.op->name);
     return content;
   }
   bool const wanted = true;
   std::array const in{parent}, out{content}, cotangents{content};
   Vjp vjp{by.attrs, in, out, cotangents, {&wanted, 1}, std::vector<Var>(1)};
   by.op->vjp(vjp);
-  return vjp.grads[0];
+  return cast(vjp.grads[0], parent.meta().dtype);  // a sum of booleans counts
 }
 OpDef const& row(std::string_view name) { return *find_op(name); }
 Var into_slice(Node const& by, Var parent, Var content) { return call(ops::slice_scatter, {parent, content}, by.attrs); }
@@ -107,7 +108,7 @@ constexpr std::array ways{WayBack{&ops::slice, into_slice}, WayBack{&ops::select
 // The parent's elements after its view `by` got `content`. The default holds for every view with a gradient.
 Var written(Node const& by, Var parent, Var content) {
   if (auto const way = std::ranges::find(ways, by.op, &WayBack::op); way != ways.end()) return way->put(by, parent, content);
-  if (product(parent.meta().sizes) == product(content.meta().sizes)) return back(by, parent, content);
+  if (same(product(parent.meta().sizes), product(content.meta().sizes))) return back(by, parent, content);
   auto const& meta = content.meta();
   Var const ones = create(*content.emit, ops::full, Attrs{}.with(meta.sizes).with(base::DType::boolean).with(meta.device).with_num(Scalar(true)));
   return choose(back(by, parent, ones), back(by, parent, content), parent);
@@ -154,6 +155,8 @@ struct Memory {
     GraphEmit emit(rebuild.to, node.at);
     emit.module = node.module;
     auto const& wish = meta(target);
+    same_as[index(node.first)] = target;
+    if (std::ranges::any_of(wish.sizes, [](Dim size) { return size.value == 0 && same(size, 0); })) return;  // no elements
     Var content(emit, read(node.inputs[1].value));
     content = cast(content, wish.dtype);
     if (content.meta().sizes != wish.sizes) content = call(ops::clone, {call(ops::expand, {content}, Attrs{}.with(wish.sizes))});
@@ -167,7 +170,6 @@ struct Memory {
     }
     ++version[index(root)];
     for (auto const& [value, now] : fresh) rebuild.at(value) = now, version[index(value)] = version[index(root)];
-    same_as[index(node.first)] = target;
   }
   int node_number(Node const& node) const { return static_cast<int>(&node - from.nodes.data()); }
 
