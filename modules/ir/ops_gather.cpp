@@ -112,12 +112,20 @@ void evaluate_scatter(Kernel const& kernel) {
   pairs(kernel, kernel.out[0], kernel.in[1], source,
         [&](auto to, auto from) { adds ? add_into(kernel.out[0], to, source, from) : copy_element(kernel.out[0], to, source, from); });
 }
-std::string scatter_equation(Attrs const&, std::span<Meta const* const> in) {
-  std::string wide, index, source;
-  int next = 0;
-  for (auto* side : {&wide, &index, &source})
-    for (int d = in [side == &wide ? 0 : side == &index ? 1 : 2]->rank(); d-- > 0; ++next) *side += letters(1, next) + "!";
-  return wide + "," + index + "," + source + "->" + wide;
+// Dims that all three have in equal sizes are shared, but for the one that the index walks.
+std::string scatter_equation(Attrs const& attrs, std::span<Meta const* const> in) {
+  int const rank = in[0]->rank();
+  bool const alike = rank > 0 && in[1]->rank() == rank && in[2]->rank() == rank;
+  auto const axis = alike ? base::wrap_dim("scatter", attrs.ints[0].value, rank) : 0;
+  int next = rank;
+  std::array<std::string, 3> sides;
+  for (std::size_t k = 0; k < 3; ++k)
+    for (int d = 0; d < in[k]->rank(); ++d) {
+      auto const at = static_cast<std::size_t>(d);
+      bool const shared = alike && d != axis && in[0]->sizes[at] == in[1]->sizes[at] && in[0]->sizes[at] == in[2]->sizes[at];
+      sides[k] += shared ? letters(1, d) : letters(1, k == 0 ? d : next++) + "!";
+    }
+  return sides[0] + "," + sides[1] + "," + sides[2] + "->" + sides[0];
 }
 Var source_grad(Vjp& v) {  // src may be larger than the index: pad with zeros
   Var g = call(gather, {v.g(), v.x(1)}, v.attrs);
