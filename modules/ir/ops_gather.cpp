@@ -71,7 +71,7 @@ void infer_gather(Inference& call) {
   bool const none = same(product(index.sizes), 0);  // then its rank is free, as in PyTorch
   if (!none && std::max(x.rank(), 1) != std::max(index.rank(), 1)) fail("{}: ranks differ: {} and {}", call.op.name, to_string(x), to_string(index));
   auto const axis = axis_of(call, x);
-  if (none && x.rank() != index.rank()) return void(call.out.push_back(contiguous_meta(x.dtype, x.device, index.sizes)));
+  if (none && x.rank() != index.rank()) return call.out.push_back(contiguous_meta(x.dtype, x.device, index.sizes));
   for (std::size_t d = 0; d < index.sizes.size() && x.rank() > 0; ++d)
     if (d != axis && !less_equal(index.sizes[d], x.sizes[d]))
       fail("{}: index size {} exceeds {} at dim {}", call.op.name, index.sizes[d].value, x.sizes[d].value, d);
@@ -94,7 +94,7 @@ void infer_scatter(Inference& call) {
   need_index(call, index);
   if (x.dtype != source.dtype) fail("{}: dtypes differ: {} and {}", call.op.name, base::info(x.dtype).name, base::info(source.dtype).name);
   if (same(product(index.sizes), 0) && x.rank() != index.rank())  // nothing is written
-    return void(call.out.push_back(contiguous_meta(x.dtype, x.device, x.sizes)));
+    return call.out.push_back(contiguous_meta(x.dtype, x.device, x.sizes));
   bool const one = x.rank() == 0 && index.rank() == 1;  // into a 0-d tensor as if it had one dim
   if ((x.rank() != index.rank() && !one) || index.rank() != source.rank())
     fail("{}: ranks differ: {}, {} and {}", call.op.name, to_string(x), to_string(index), to_string(source));
