@@ -17,7 +17,8 @@ support::Array repeated(ir::Strided const& x) {
     moved[d] = 0;
     bool same = true;
     auto const bytes = static_cast<std::size_t>(base::bytes_of(x.dtype));
-    ir::walk<2>(x.sizes, {&result.at.strides, &moved}, [&](auto const& at) { same = same && std::memcmp(result.at.at(at[0]), result.at.at(at[1]), bytes) == 0; });
+    ir::walk<2>(x.sizes, {&result.at.strides, &moved},
+                [&](auto const& at) { same = same && std::memcmp(result.at.at(at[0]), result.at.at(at[1]), bytes) == 0; });
     if (same) result.at.strides = moved;
   }
   return result;

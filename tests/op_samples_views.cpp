@@ -90,6 +90,7 @@ constexpr std::string_view table[] = {
     "scatter(f64[3, 5], i64[3, 1], f64[3, 1], dim=1)",
     "scatter(f64[5, 3], i64[1, 2], f64[2, 3], dim=0)",
     "scatter(f64[], i64[]{0..0}, f64[], dim=0)",
+    "scatter(f64[3, 5], i64[3, 1], f64[3, 1], dim=-1)",
     "scatter(f64[], i64[1]{0..0}, f64[1], dim=0)",
     "scatter(f64[3], i64[2, 0], f64[2, 0], dim=0)",
     "gather(f64[], i64[1]{0..0}, dim=0)",

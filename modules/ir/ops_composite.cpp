@@ -146,8 +146,8 @@ constinit const OpDef scaled_dot_product_attention{.name = "scaled_dot_product_a
       std::vector<std::int64_t> widest(static_cast<std::size_t>(batch), 1);
       for (int d = 0; d < batch; ++d) lead.push_back(letters(1, 4 + d) + (grouped && d == batch - 1 ? "!" : ""));
       auto const each = [&](std::size_t operand, auto f) {  // f(dim of the batch, size)
-        int const own = in[operand]->rank() - 2;
-        for (int d = 0; d < own; ++d) f(static_cast<std::size_t>(batch - own + d), in[operand]->sizes[static_cast<std::size_t>(d)].value);
+        auto const& own = in[operand]->sizes;
+        for (std::size_t d = 0; d + 2 < own.size(); ++d) f(lead.size() + 2 - own.size() + d, own[d].value);
       };
       for (std::size_t operand = 0; operand < 3; ++operand)
         each(operand, [&](std::size_t d, std::int64_t size) { widest[d] = size != 1 ? size : widest[d]; });

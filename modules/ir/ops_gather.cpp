@@ -71,7 +71,7 @@ void infer_gather(Inference& call) {
   bool const none = same(product(index.sizes), 0);  // then its rank is free, as in PyTorch
   if (!none && std::max(x.rank(), 1) != std::max(index.rank(), 1)) fail("{}: ranks differ: {} and {}", call.op.name, to_string(x), to_string(index));
   auto const axis = axis_of(call, x);
-  if (none && x.rank() != index.rank()) return void(call.out.push_back(contiguous_meta(x.dtype, x.device, index.sizes)));
+  if (none && x.rank() != index.rank()) return call.out.push_back(contiguous_meta(x.dtype, x.device, index.sizes));
   for (std::size_t d = 0; d < index.sizes.size() && x.rank() > 0; ++d)
     if (d != axis && !less_equal(index.sizes[d], x.sizes[d]))
       fail("{}: index size {} exceeds {} at dim {}", call.op.name, index.sizes[d].value, x.sizes[d].value, d);
@@ -94,7 +94,7 @@ void infer_scatter(Inference& call) {
   need_index(call, index);
   if (x.dtype != source.dtype) fail("{}: dtypes differ: {} and {}", call.op.name, base::info(x.dtype).name, base::info(source.dtype).name);
   if (same(product(index.sizes), 0) && x.rank() != index.rank())  // nothing is written
-    return void(call.out.push_back(contiguous_meta(x.dtype, x.device, x.sizes)));
+    return call.out.push_back(contiguous_meta(x.dtype, x.device, x.sizes));
   bool const one = x.rank() == 0 && index.rank() == 1;  // into a 0-d tensor as if it had one dim
   if ((x.rank() != index.rank() && !one) || index.rank() != source.rank())
     fail("{}: ranks differ: {}, {} and {}", call.op.name, to_string(x), to_string(index), to_string(source));
@@ -112,12 +112,20 @@ void evaluate_scatter(Kernel const& kernel) {
   pairs(kernel, kernel.out[0], kernel.in[1], source,
         [&](auto to, auto from) { adds ? add_into(kernel.out[0], to, source, from) : copy_element(kernel.out[0], to, source, from); });
 }
-std::string scatter_equation(Attrs const&, std::span<Meta const* const> in) {
-  std::string wide, index, source;
-  int next = 0;
-  for (auto* side : {&wide, &index, &source})
-    for (int d = in [side == &wide ? 0 : side == &index ? 1 : 2]->rank(); d-- > 0; ++next) *side += letters(1, next) + "!";
-  return wide + "," + index + "," + source + "->" + wide;
+// Dims that all three have in equal sizes are shared, but for the one that the index walks.
+std::string scatter_equation(Attrs const& attrs, std::span<Meta const* const> in) {
+  int const rank = in[0]->rank();
+  bool const alike = rank > 0 && in[1]->rank() == rank && in[2]->rank() == rank;
+  auto const axis = alike ? base::wrap_dim("scatter", attrs.ints[0].value, rank) : 0;
+  int next = rank;
+  std::array<std::string, 3> sides;
+  for (std::size_t k = 0; k < 3; ++k)
+    for (int d = 0; d < in[k]->rank(); ++d) {
+      auto const at = static_cast<std::size_t>(d);
+      bool const shared = alike && d != axis && in[0]->sizes[at] == in[1]->sizes[at] && in[0]->sizes[at] == in[2]->sizes[at];
+      sides[k] += shared ? letters(1, d) : letters(1, k == 0 ? d : next++) + "!";
+    }
+  return sides[0] + "," + sides[1] + "," + sides[2] + "->" + sides[0];
 }
 Var source_grad(Vjp& v) {  // src may be larger than the index: pad with zeros
   Var g = call(gather, {v.g(), v.x(1)}, v.attrs);

@@ -35,7 +35,11 @@ void each_nonzero(Strided const& x, F f) {  // f(index)
   bool const real = base::is_real(x.dtype);
   walk<1>(x.sizes, {&x.strides}, [&](auto const& at) {
     if (real ? x.real(at[0]) != 0 : x.whole(at[0]) != 0) f(index);
-    for (std::size_t d = index.size(); d-- > 0 && ++index[d] == x.sizes[d];) index[d] = 0;
+    for (std::size_t d = index.size(); d-- > 0;) {
+      ++index[d];
+      if (index[d] < x.sizes[d]) break;
+      index[d] = 0;
+    }
   });
 }
 std::int64_t nonzeros(Strided const& x) {
@@ -236,7 +240,7 @@ void masked_select_body(Body& b) {
   Dims const sizes = call(logical_and, {call(isnan, {b.x(0)}), b.x(1)}).meta().sizes;
   if (sizes.empty()) {
     auto const flat = std::array{Dim(1)};
-    return void(b.out.push_back(call(index_at, {shaped(b.x(0), flat), shaped(b.x(1), flat)}, Attrs{}.with(std::span<Dim const>{}))));
+    return b.out.push_back(call(index_at, {shaped(b.x(0), flat), shaped(b.x(1), flat)}, Attrs{}.with(std::span<Dim const>{})));
   }
   auto const wide = [&](Var x) { return call(expand, {x}, Attrs{}.with(sizes)); };
   b.out.push_back(call(index_at, {wide(b.x(0)), wide(b.x(1))}, Attrs{}.with(std::span<Dim const>{})));
