@@ -351,7 +351,7 @@ TEST_CASE("what StableHLO says and we have not is refused at its line") {
   std::string const t = "tensor<2xf32>";
   for (auto const& [parameters, result, operations, message] : std::initializer_list<Case>{
            {"%a: tensor<?xf32>", t, "return %a : tensor<?xf32>", "line 2, column 30: a dynamic size is not supported"},
-           {"%a: tensor<2xui32>", t, "return %a : tensor<2xui32>", "line 2, column 30: elements of type ui32 are not supported"},
+           {"%a: tensor<2xui16>", t, "return %a : tensor<2xui16>", "line 2, column 30: elements of type ui16 are not supported"},
            {"%a: tensor<2xcomplex<f32>>", t, "", "complex elements are not supported"},
            {"%a: !stablehlo.token", t, "", "type !stablehlo.token is not supported"},
            {"%a: tensor<2x!quant.uniform<i8:f32, 1.0>>", t, "", "quantised elements are not supported"},
@@ -377,8 +377,8 @@ TEST_CASE("what StableHLO says and we have not is refused at its line") {
             "line 3, column 1: custom_call: the target lapack is not supported"},
            {"%a: tensor<2xf32>", t, "%0 = stablehlo.transpose %a, dims = [1] : (tensor<2xf32>) -> tensor<2xf32>\nreturn %0 : tensor<2xf32>",
             "permutation names dim 1 of rank 1"},
-           {"%a: tensor<2xf32>", t, "%0 = stablehlo.bitcast_convert %a : (tensor<2xf32>) -> tensor<2xi32>\nreturn %a : tensor<2xf32>",
-            "the bits of f32[2] as i32[2] are not supported"},
+           {"%a: tensor<2xf32>", t, "%0 = stablehlo.bitcast_convert %a : (tensor<2xf32>) -> tensor<2xi16>\nreturn %a : tensor<2xf32>",
+            "the bits of f32[2] as i16[2] are not supported"},
            {"%a: tensor<i32>", "tensor<i32>",
             "%0 = stablehlo.while(%i = %a) : tensor<i32>\ncond {\n%c = stablehlo.constant dense<5> : tensor<i32>\n%1 = stablehlo.compare LT, %i, %c : "
             "(tensor<i32>, tensor<i32>) -> "
@@ -401,7 +401,7 @@ TEST_CASE("what StableHLO says and we have not is refused at its line") {
            {"", "HLO text: line 1, column 1: expected HloModule"},
            {"HloModule m", "there is no ENTRY"},
            {"HloModule m\nENTRY e { }", "computation e has no ROOT"},
-           {"HloModule m\nENTRY e {\n  ROOT a = u32[2] parameter(0)\n}", "line 3, column 12: elements of type u32 are not supported"},
+           {"HloModule m\nENTRY e {\n  ROOT a = u16[2] parameter(0)\n}", "line 3, column 12: elements of type u16 are not supported"},
            {"HloModule m\nENTRY e {\n  ROOT a = f32[<=2] parameter(0)\n}", "a dynamic size is not supported"},
            {"HloModule m\nENTRY e {\n  ROOT a = f32[2] constant({...})\n}", "the constant's elements were left out of the text"},
            {"HloModule m\nENTRY e {\n  ROOT a = f32[2] constant({1, 2, 3})\n}", "3 elements given, 2 needed by f32[2]"},
