@@ -39,7 +39,10 @@ void check_program(nlohmann::json const& program, base::SafetensorsFile const& f
   std::size_t next = 0;  // JAX leaves out arguments that a program does not read
   for (int input : graph.inputs) {
     auto const& meta = *graph.values[static_cast<std::size_t>(input)].meta;
-    while (next < program["inputs"].size() && file.at(program["inputs"][next]).shape != ir::values(meta.sizes)) ++next;
+    auto const fits = [&](base::FileTensor const& tensor) {
+      return tensor.shape == ir::values(meta.sizes) && base::info(tensor.dtype).category == base::info(meta.dtype).category;
+    };
+    while (next < program["inputs"].size() && !fits(file.at(program["inputs"][next]))) ++next;
     REQUIRE(next < program["inputs"].size());
     inputs.push_back(stored(file, program["inputs"][next++], meta.dtype));
   }
@@ -56,9 +59,10 @@ void check_program(nlohmann::json const& program, base::SafetensorsFile const& f
     CHECK_MESSAGE(support::distance(want, have) <= tolerance(dtype, largest), name << " output " << k << ": off by " << support::distance(want, have));
   }
 }
-void check_programs(std::string const& stem, std::string const& key, golden::Tally& tally) {
+void check_programs(std::string const& name, std::string const& stem, std::string const& key) {
   auto const programs = golden::load(stem + ".json", "programs");
   if (!programs) return;
+  golden::Tally tally{.name = name};
   base::SafetensorsFile const file(golden::file(stem + ".safetensors"));
   for (auto const& program : *programs) {
     if (!program.contains(key)) {
@@ -76,21 +80,13 @@ void check_programs(std::string const& stem, std::string const& key, golden::Tal
 }
 }  // namespace
 
-TEST_CASE("golden StableHLO programs give XLA's values") {
-  golden::Tally tally{.name = "golden stablehlo"};
-  check_programs("stablehlo", "text", tally);
-}
-TEST_CASE("golden StableHLO programs of every kind of operation give XLA's values") {
-  golden::Tally tally{.name = "golden stablehlo_more"};
-  check_programs("stablehlo_more", "text", tally);
-}
-TEST_CASE("golden HLO programs give XLA's values") {
-  golden::Tally tally{.name = "golden hlo"};
-  check_programs("stablehlo_more", "hlo_text", tally);
-}
+TEST_CASE("golden StableHLO programs give XLA's values") { check_programs("golden stablehlo", "stablehlo", "text"); }
+TEST_CASE("golden StableHLO programs of every kind of operation give XLA's values") { check_programs("golden stablehlo_more", "stablehlo_more", "text"); }
+TEST_CASE("golden HLO programs give XLA's values") { check_programs("golden hlo", "stablehlo_more", "hlo_text"); }
 
 // The program of xla.json: gradients of sum(softmax(tanh(x w + b))), which are 0, since every softmax sums to 1.
 TEST_CASE("golden HLO and StableHLO texts of one gradient give its values") {
+  if (!golden::load("xla.json", "hlo_text")) return;
   golden::Tally tally{.name = "golden xla texts"};
   auto const wave = [](std::int64_t n, double step) {
     std::vector<double> values;
@@ -442,7 +438,6 @@ TEST_CASE("many brackets and regions in one another are refused") {
 }
 
 TEST_CASE("golden mutated texts of StableHLO and HLO are read or refused") {
-  golden::Tally tally{.name = "golden mutated texts"};
   std::vector<std::pair<std::string, ir::Graph (*)(std::string_view)>> texts;
   if (auto const programs = golden::load("stablehlo_more.json", "programs"))
     for (auto const& program : *programs) {
@@ -450,6 +445,8 @@ TEST_CASE("golden mutated texts of StableHLO and HLO are read or refused") {
       texts.emplace_back(program["hlo_text"].get<std::string>(), ir::parse_hlo);
     }
   std::erase_if(texts, [](auto const& text) { return text.first.size() > 20000; });
+  if (texts.empty()) return;
+  golden::Tally tally{.name = "golden mutated texts"};
   static constexpr std::string_view pieces[] = {"0",   "1",           "-1",      "7",    "99999999999", "9223372036854775807",
                                                 "{",   "}",           "(",       ")",    "[",           "]",
                                                 "<",   ">",           "\"",      ",",    ":",           "%",
@@ -459,7 +456,7 @@ TEST_CASE("golden mutated texts of StableHLO and HLO are read or refused") {
                                                 "."};
   std::mt19937 random(20);
   int read = 0;
-  for (int round = 0, rounds = texts.empty() ? 0 : support::tier(300, 2000, 100000); round < rounds; ++round) {
+  for (int round = 0, rounds = support::tier(300, 2000, 100000); round < rounds; ++round) {
     auto const& [original, parse] = texts[random() % texts.size()];
     auto text = original;
     for (int edits = 1 + static_cast<int>(random() % 3); edits > 0; --edits) {
