@@ -39,7 +39,10 @@ void check_program(nlohmann::json const& program, base::SafetensorsFile const& f
   std::size_t next = 0;  // JAX leaves out arguments that a program does not read
   for (int input : graph.inputs) {
     auto const& meta = *graph.values[static_cast<std::size_t>(input)].meta;
-    while (next < program["inputs"].size() && file.at(program["inputs"][next]).shape != ir::values(meta.sizes)) ++next;
+    auto const fits = [&](base::FileTensor const& tensor) {
+      return tensor.shape == ir::values(meta.sizes) && base::info(tensor.dtype).category == base::info(meta.dtype).category;
+    };
+    while (next < program["inputs"].size() && !fits(file.at(program["inputs"][next]))) ++next;
     REQUIRE(next < program["inputs"].size());
     inputs.push_back(stored(file, program["inputs"][next++], meta.dtype));
   }
@@ -56,9 +59,10 @@ void check_program(nlohmann::json const& program, base::SafetensorsFile const& f
     CHECK_MESSAGE(support::distance(want, have) <= tolerance(dtype, largest), name << " output " << k << ": off by " << support::distance(want, have));
   }
 }
-void check_programs(std::string const& stem, std::string const& key, golden::Tally& tally) {
+void check_programs(std::string const& name, std::string const& stem, std::string const& key) {
   auto const programs = golden::load(stem + ".json", "programs");
   if (!programs) return;
+  golden::Tally tally{.name = name};
   base::SafetensorsFile const file(golden::file(stem + ".safetensors"));
   for (auto const& program : *programs) {
     if (!program.contains(key)) {
@@ -76,21 +80,13 @@ void check_programs(std::string const& stem, std::string const& key, golden::Tal
 }
 }  // namespace
 
-TEST_CASE("golden StableHLO programs give XLA's values") {
-  golden::Tally tally{.name = "golden stablehlo"};
-  check_programs("stablehlo", "text", tally);
-}
-TEST_CASE("golden StableHLO programs of every kind of operation give XLA's values") {
-  golden::Tally tally{.name = "golden stablehlo_more"};
-  check_programs("stablehlo_more", "text", tally);
-}
-TEST_CASE("golden HLO programs give XLA's values") {
-  golden::Tally tally{.name = "golden hlo"};
-  check_programs("stablehlo_more", "hlo_text", tally);
-}
+TEST_CASE("golden StableHLO programs give XLA's values") { check_programs("golden stablehlo", "stablehlo", "text"); }
+TEST_CASE("golden StableHLO programs of every kind of operation give XLA's values") { check_programs("golden stablehlo_more", "stablehlo_more", "text"); }
+TEST_CASE("golden HLO programs give XLA's values") { check_programs("golden hlo", "stablehlo_more", "hlo_text"); }
 
 // The program of xla.json: gradients of sum(softmax(tanh(x w + b))), which are 0, since every softmax sums to 1.
 TEST_CASE("golden HLO and StableHLO texts of one gradient give its values") {
+  if (!golden::load("xla.json", "hlo_text")) return;
   golden::Tally tally{.name = "golden xla texts"};
   auto const wave = [](std::int64_t n, double step) {
     std::vector<double> values;
@@ -351,7 +347,7 @@ TEST_CASE("what StableHLO says and we have not is refused at its line") {
   std::string const t = "tensor<2xf32>";
   for (auto const& [parameters, result, operations, message] : std::initializer_list<Case>{
            {"%a: tensor<?xf32>", t, "return %a : tensor<?xf32>", "line 2, column 30: a dynamic size is not supported"},
-           {"%a: tensor<2xui32>", t, "return %a : tensor<2xui32>", "line 2, column 30: elements of type ui32 are not supported"},
+           {"%a: tensor<2xui16>", t, "return %a : tensor<2xui16>", "line 2, column 30: elements of type ui16 are not supported"},
            {"%a: tensor<2xcomplex<f32>>", t, "", "complex elements are not supported"},
            {"%a: !stablehlo.token", t, "", "type !stablehlo.token is not supported"},
            {"%a: tensor<2x!quant.uniform<i8:f32, 1.0>>", t, "", "quantised elements are not supported"},
@@ -377,8 +373,8 @@ TEST_CASE("what StableHLO says and we have not is refused at its line") {
             "line 3, column 1: custom_call: the target lapack is not supported"},
            {"%a: tensor<2xf32>", t, "%0 = stablehlo.transpose %a, dims = [1] : (tensor<2xf32>) -> tensor<2xf32>\nreturn %0 : tensor<2xf32>",
             "permutation names dim 1 of rank 1"},
-           {"%a: tensor<2xf32>", t, "%0 = stablehlo.bitcast_convert %a : (tensor<2xf32>) -> tensor<2xi32>\nreturn %a : tensor<2xf32>",
-            "the bits of f32[2] as i32[2] are not supported"},
+           {"%a: tensor<2xf32>", t, "%0 = stablehlo.bitcast_convert %a : (tensor<2xf32>) -> tensor<2xi16>\nreturn %a : tensor<2xf32>",
+            "the bits of f32[2] as i16[2] are not supported"},
            {"%a: tensor<i32>", "tensor<i32>",
             "%0 = stablehlo.while(%i = %a) : tensor<i32>\ncond {\n%c = stablehlo.constant dense<5> : tensor<i32>\n%1 = stablehlo.compare LT, %i, %c : "
             "(tensor<i32>, tensor<i32>) -> "
@@ -401,7 +397,7 @@ TEST_CASE("what StableHLO says and we have not is refused at its line") {
            {"", "HLO text: line 1, column 1: expected HloModule"},
            {"HloModule m", "there is no ENTRY"},
            {"HloModule m\nENTRY e { }", "computation e has no ROOT"},
-           {"HloModule m\nENTRY e {\n  ROOT a = u32[2] parameter(0)\n}", "line 3, column 12: elements of type u32 are not supported"},
+           {"HloModule m\nENTRY e {\n  ROOT a = u16[2] parameter(0)\n}", "line 3, column 12: elements of type u16 are not supported"},
            {"HloModule m\nENTRY e {\n  ROOT a = f32[<=2] parameter(0)\n}", "a dynamic size is not supported"},
            {"HloModule m\nENTRY e {\n  ROOT a = f32[2] constant({...})\n}", "the constant's elements were left out of the text"},
            {"HloModule m\nENTRY e {\n  ROOT a = f32[2] constant({1, 2, 3})\n}", "3 elements given, 2 needed by f32[2]"},
@@ -442,7 +438,6 @@ TEST_CASE("many brackets and regions in one another are refused") {
 }
 
 TEST_CASE("golden mutated texts of StableHLO and HLO are read or refused") {
-  golden::Tally tally{.name = "golden mutated texts"};
   std::vector<std::pair<std::string, ir::Graph (*)(std::string_view)>> texts;
   if (auto const programs = golden::load("stablehlo_more.json", "programs"))
     for (auto const& program : *programs) {
@@ -450,6 +445,8 @@ TEST_CASE("golden mutated texts of StableHLO and HLO are read or refused") {
       texts.emplace_back(program["hlo_text"].get<std::string>(), ir::parse_hlo);
     }
   std::erase_if(texts, [](auto const& text) { return text.first.size() > 20000; });
+  if (texts.empty()) return;
+  golden::Tally tally{.name = "golden mutated texts"};
   static constexpr std::string_view pieces[] = {"0",   "1",           "-1",      "7",    "99999999999", "9223372036854775807",
                                                 "{",   "}",           "(",       ")",    "[",           "]",
                                                 "<",   ">",           "\"",      ",",    ":",           "%",
@@ -459,7 +456,7 @@ TEST_CASE("golden mutated texts of StableHLO and HLO are read or refused") {
                                                 "."};
   std::mt19937 random(20);
   int read = 0;
-  for (int round = 0, rounds = texts.empty() ? 0 : support::tier(300, 2000, 100000); round < rounds; ++round) {
+  for (int round = 0, rounds = support::tier(300, 2000, 100000); round < rounds; ++round) {
     auto const& [original, parse] = texts[random() % texts.size()];
     auto text = original;
     for (int edits = 1 + static_cast<int>(random() % 3); edits > 0; --edits) {
