@@ -10,6 +10,7 @@ namespace tenon::ir::hlo {
 struct Type {
   base::DType dtype = base::DType::f32;
   std::vector<std::int64_t> sizes;
+  int unsigned_bits = 0;  ///< 32 or 64: ui32 or ui64, which we hold as i64 of the same bits
 };
 
 /// Elements of a constant in row-major order: one for all (a splat), or each.

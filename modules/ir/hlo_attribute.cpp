@@ -1,4 +1,4 @@
-// Attributes of HLO that have a form of their own: lists, windows, labels of dims, slices and padding.
+// What has a form of its own in HLO: elements of constants, lists, windows, labels of dims, slices and padding.
 module tenon.ir;
 import std;
 import tenon.base;
@@ -7,6 +7,34 @@ import :hlo_reader;
 namespace tenon::ir::hlo {
 using List = std::vector<std::int64_t>;
 using Matrix = std::vector<List>;
+
+void HloReader::constant(Instruction& made) {
+  in_.skip_blanks();
+  auto const start = in_.at();
+  if (made.types.tuple) in_.refuse("a constant tuple is not supported");
+  std::vector<std::string_view> words;
+  bool const listed = in_.peek() == '{';
+  for (int depth = 0; in_.peek() != ')';) {
+    if (in_.accept("{")) {
+      if (++depth > most_rank) in_.refuse("too many brackets in one another");
+    } else if (in_.accept("}")) {
+      if (--depth < 0) in_.refuse("a bracket closes that was not open");
+    } else if (!in_.accept(",")) {
+      if (in_.peek() == '(') in_.refuse("complex elements are not supported");
+      words.push_back(in_.token());
+      if (words.back() == "...") in_.refuse(start, "the constant's elements were left out of the text");
+    }
+  }
+  auto const& type = made.types.items[0];
+  try {
+    if (listed != !type.sizes.empty()) base::fail("{} has {}", to_string(type), listed ? "no list of elements" : "a list of elements");
+    if (listed && std::cmp_not_equal(words.size(), elements(type)))
+      base::fail("{} elements given, {} needed by {}", words.size(), elements(type), to_string(type));
+    made.op.attributes.emplace_back("value", literal_of(type, words));
+  } catch (base::Error const& error) {
+    in_.refuse(start, error.what());
+  }
+}
 
 List HloReader::braced() {  // {0,1}
   List list;

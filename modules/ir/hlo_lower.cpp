@@ -139,6 +139,55 @@ Item& Lowering::at(int value) {
   return values_[static_cast<std::size_t>(value)];
 }
 
+// Operations whose result may need more bits than its operands.
+constexpr std::string_view overflowing[] = {"add",     "subtract",        "multiply", "negate",        "not",     "shift_left",         "power",
+                                            "convert", "bitcast_convert", "reduce",   "reduce_window", "scatter", "select_and_scatter", "dot_general",
+                                            "dot",     "convolution"};
+// Operations to which it does not matter that an i64 stands for a ui64: they move bits, or their lower bits follow from lower bits.
+constexpr std::string_view of_bits[] = {"add",
+                                        "subtract",
+                                        "multiply",
+                                        "negate",
+                                        "and",
+                                        "or",
+                                        "xor",
+                                        "not",
+                                        "shift_left",
+                                        "shift_right_logical",
+                                        "convert",
+                                        "bitcast_convert",
+                                        "select",
+                                        "constant",
+                                        "broadcast_in_dim",
+                                        "reshape",
+                                        "transpose",
+                                        "slice",
+                                        "reverse",
+                                        "concatenate",
+                                        "iota",
+                                        "pad",
+                                        "dynamic_slice",
+                                        "dynamic_update_slice",
+                                        "gather",
+                                        "call",
+                                        "composite",
+                                        "while",
+                                        "case",
+                                        "if",
+                                        "optimization_barrier",
+                                        "custom_call"};
+// Operations that may have no results.
+constexpr std::string_view without_results[] = {"call", "composite", "while", "case", "if", "optimization_barrier", "custom_call"};
+// An i64 stands for an unsigned number: of 32 bits, those above are 0.
+void Lowering::keep_bits(Item& item, int bits, bool overflows) {
+  if (item.type.dtype != DType::i64) return;
+  item.type.unsigned_bits = bits;
+  constexpr std::int64_t low = 0xFFFFFFFF;
+  if (bits == 64) return;
+  if (item.splat) item.splat = Scalar(item.splat->whole & low);
+  if (item.made && overflows) item.made = ::tenon::ir::call(row("bitwise_and"), {item.made, low});
+}
+
 void Lowering::step(Op const& op) {
   if (++steps_ > most_operations) fail("line {}, column {}: more than {} operations after inlining and unrolling", op.line, op.column, most_operations);
   auto const* outer = std::exchange(op_, &op);
@@ -146,10 +195,13 @@ void Lowering::step(Op const& op) {
   auto const* rule = find_rule(op.name);
   if (!rule) step.refuse("this operation is not supported");
   if (spread_ && !rule->pointwise) step.refuse("this operation is not supported within a region that combines elements");
+  if (op.types.empty() && !contains(without_results, op.name)) step.refuse("an operation without results");
   std::vector<Item> operands;  // values may move while a rule walks a region
   for (int value : op.operands) {
     auto const& item = at(value);
     if (!item.made && !item.splat) step.refuse("an operand is not made yet");
+    if (item.type.unsigned_bits == 64 && (!contains(of_bits, op.name) || (op.name == "convert" && base::is_real(op.types[0].dtype))))
+      step.refuse("this operation is not supported on u64");
     operands.push_back(item);
   }
   for (auto& item : operands) step.in.push_back(&item);
@@ -173,7 +225,8 @@ void Lowering::step(Op const& op) {
     if (auto& item = at(op.operands[k]); !item.made && item.type == operands[k].type) item.made = operands[k].made;
   if (step.out.size() != op.results.size()) step.refuse(std::format("{} results, {} expected", step.out.size(), op.results.size()));
   for (std::size_t k = 0; k < step.out.size(); ++k) {
-    auto const& made = step.out[k].type;
+    auto& made = step.out[k].type;
+    if (int const bits = op.types[k].unsigned_bits) keep_bits(step.out[k], bits, contains(overflowing, op.name));
     bool const fits = spread_ ? made.dtype == op.types[k].dtype : made == op.types[k];
     if (!fits) step.refuse(std::format("result {} is {}, not {}", k, to_string(made), to_string(op.types[k])));
     at(op.results[k]) = std::move(step.out[k]);

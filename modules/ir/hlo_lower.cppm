@@ -79,6 +79,7 @@ class Lowering final : public Emit {
 
  private:
   void step(Op const& op);
+  void keep_bits(Item& item, int bits, bool overflows);
   Item& at(int value);
 
   Module const& module_;

@@ -17,8 +17,7 @@ std::int64_t product_of(Type const& type, List const& dims) {
 List others(std::size_t rank, List const& a, List const& b) {
   List free;
   for (std::size_t d = 0; d < rank; ++d)
-    if (!contains(a, static_cast<std::int64_t>(d)) && !contains(b, static_cast<std::int64_t>(d)))
-      free.push_back(static_cast<std::int64_t>(d));
+    if (!contains(a, static_cast<std::int64_t>(d)) && !contains(b, static_cast<std::int64_t>(d))) free.push_back(static_cast<std::int64_t>(d));
   return free;
 }
 List joined(std::initializer_list<List> lists) {

@@ -10,7 +10,8 @@ using base::DType;
 namespace {
 bool flags(Step const& step, int k = 0) { return step.type(k).dtype == DType::boolean; }
 bool real(Step const& step, int k = 0) { return base::is_real(step.type(k).dtype); }
-int width(Step const& step) { return 8 * base::bytes_of(step.type(0).dtype); }
+int width(Type const& type) { return type.unsigned_bits ? type.unsigned_bits : 8 * base::bytes_of(type.dtype); }
+int width(Step const& step) { return width(step.op.types[0]); }
 
 // Operands of which one at most is a number.
 std::pair<Var, Var> pair(Step const& step, int a = 0, int b = 1) {
@@ -203,10 +204,47 @@ void cube_root(Step& step) {
   Var const x = step.x();
   step.give(call(ops::copysign, {call(ops::pow, {call(ops::abs, {x}), 1.0 / 3}), x}));
 }
+// The float of 32 bits that stand for it, in f64, which holds each of its parts exactly.
+Var float_of_bits(Var bits) {
+  Var const low = call(row("bitwise_and"), {cast(bits, DType::i64), 0xFFFFFFFF});
+  Var const part = cast(call(row("bitwise_and"), {low, 0x7FFFFF}), DType::f64);
+  Var const exponent = cast(call(row("bitwise_and"), {call(ops::floor_divide, {low, 0x800000}), 0xFF}), DType::f64);
+  Var const normal = (part * 0x1p-23 + 1.0) * call(ops::pow, {2.0, exponent - 127.0});
+  Var const finite = choose(call(ops::eq, {exponent, 0.0}), part * 0x1p-149, normal);
+  Var const special = choose(call(ops::eq, {part, 0.0}), std::numeric_limits<double>::infinity(), part * std::numeric_limits<double>::quiet_NaN());
+  Var const size = choose(call(ops::eq, {exponent, 255.0}), special, finite);
+  return cast(choose(call(ops::ge, {low, std::int64_t{1} << 31}), -size, size), DType::f32);
+}
+Var bits_of_float(Var x) {  // of NaN: the quiet one
+  constexpr double infinity = std::numeric_limits<double>::infinity(), ones = 255 * 0x1p23;
+  Var const from = cast(x, DType::f64), size = call(ops::abs, {from});
+  Var const bounded = call(ops::minimum, {call(ops::maximum, {size, 0x1p-126}), 0x1p127});
+  Var const exponent = call(ops::floor, {call(ops::log2, {bounded})});  // exact: no f32 lies close enough below a power of two
+  Var const normal = (exponent + 126.0) * 0x1p23 + size * call(ops::pow, {2.0, Var(23.0) - exponent});
+  Var const finite = choose(call(ops::lt, {size, 0x1p-126}), size * 0x1p149, normal);
+  Var const bits = choose(call(ops::isnan, {size}), ones + 0x1p22, choose(call(ops::eq, {size, infinity}), ones, finite));
+  Var const sign = call(ops::lt, {call(ops::copysign, {num(1.0), from}), 0.0});
+  return cast(bits, DType::i64) + choose(sign, std::int64_t{1} << 31, lifted(0, cast(bits, DType::i64)));
+}
+// The neighbour of x towards y: one more or less as a whole number of the bits without the sign.
+void next_after(Step& step) {
+  if (step.type(0).dtype != DType::f32) step.refuse(std::format("the neighbours of {} are not supported", to_string(step.type(0))));
+  Var const x = step.x(0), y = step.x(1), size = bits_of_float(call(ops::abs, {x}));
+  Var const crosses = call(ops::lt, {call(ops::copysign, {num(1.0), x}) * call(ops::copysign, {num(1.0), y}), 0.0});
+  Var const inward = call(ops::logical_or, {crosses, call(ops::gt, {call(ops::abs, {x}), call(ops::abs, {y})})});
+  Var const moved = call(ops::copysign, {float_of_bits(choose(inward, size - 1, size + 1)), x});
+  Var const least = call(ops::copysign, {num(0x1p-149), y});
+  Var const other = choose(call(ops::eq, {x, 0.0}), least, moved);
+  step.give(choose(call(ops::eq, {x, y}), y, choose(call(ops::isnan, {x + y}), x + y, other)));
+}
 void bitcast_convert(Step& step) {
-  if (step.type(0).dtype != step.result().dtype)
-    step.refuse(std::format("the bits of {} as {} are not supported", to_string(step.type(0)), to_string(step.result())));
-  same_value(step);
+  auto const &from = step.type(0), &to = step.result();
+  bool const whole = !real(step) && !base::is_real(to.dtype) && !flags(step) && to.dtype != DType::boolean, same = width(from) == width(to);
+  if (from.dtype == to.dtype && from.unsigned_bits == to.unsigned_bits) return same_value(step);
+  if (whole && same) return step.give(cast(step.x(), to.dtype));
+  if (same && to.dtype == DType::f32) return step.give(float_of_bits(step.x()));
+  if (same && from.dtype == DType::f32) return step.give(cast(bits_of_float(step.x()), to.dtype));
+  step.refuse(std::format("the bits of {} as {} are not supported", to_string(from), to_string(to)));
 }
 
 using Span = std::span<std::int64_t const>;
@@ -257,6 +295,7 @@ constexpr Rule rules[] = {
     {"clamp", clamp, {}, true, fold_clamp},
     {"convert", convert, {}, true},
     {"bitcast_convert", bitcast_convert, {}, true},
+    {"chlo.next_after", next_after, {}, true},
     {"reduce_precision", reduce_precision, {}, true},
     {"negate", unary, "neg", true, fold_one<[](std::int64_t x) { return static_cast<std::int64_t>(0 - bits(x)); }>},
     {"abs", magnitude, {}, true, fold_one<[](std::int64_t x) { return x < 0 ? static_cast<std::int64_t>(0 - bits(x)) : x; }>},

@@ -87,6 +87,14 @@ bool is_identity(std::string_view combiner, Item const& item) {
   return neutral.real == item.splat->real && neutral.whole == item.splat->whole;
 }
 
+// The region on tensors of equal sizes; what does not depend on them is spread.
+std::vector<Var> applied(Step& step, Function const& region, std::vector<Var> const& x) {
+  auto made = step.to.apply(region, x);
+  for (auto& part : made)
+    if (values(part.meta().sizes) != values(x[0].meta().sizes)) part = call(ops::expand, {part}, Attrs{}.with(x[0].meta().sizes));
+  return made;
+}
+
 // Neighbours are combined until one is left; the order of elements stays.
 std::vector<Var> tree(Step& step, Function const& region, std::vector<Var> x, std::size_t dim) {
   auto const d = static_cast<int>(dim);
@@ -96,7 +104,7 @@ std::vector<Var> tree(Step& step, Function const& region, std::vector<Var> x, st
       for (auto const& part : x) both.push_back(strided(part, dim, side, n - n % 2 - 1 + side, 2));
     if (n % 2)
       for (auto const& part : x) odd.push_back(strided(part, dim, n - 1, n, 1));
-    x = step.to.apply(region, both);
+    x = applied(step, region, both);
     for (std::size_t k = 0; k < odd.size(); ++k) x[k] = concat(std::array{x[k], odd[k]}, Dim(dim));
   }
   return x;
@@ -106,6 +114,7 @@ std::vector<Var> tree(Step& step, Function const& region, std::vector<Var> x, st
 std::vector<Var> reduced_together(Step& step, std::vector<Var> x, std::vector<Item*> const& inits, List const& dims) {
   auto const n = x.size();
   auto const& region = step.region(0, 2 * n);
+  if (region.returns.size() != n) step.refuse(std::format("the region gives {} values, not {}", region.returns.size(), n));
   auto const name = n == 1 ? combiner(region) : std::string_view{};
   if (n == 1)
     if (auto const whole = reduced_by(name, x[0], dims))
@@ -124,7 +133,7 @@ std::vector<Var> reduced_together(Step& step, std::vector<Var> x, std::vector<It
   if (empty) return both;
   for (auto d : dims) x = tree(step, region, std::move(x), place(d));
   for (auto const& part : x) both.push_back(sized(part, sizes));
-  return step.to.apply(region, both);
+  return applied(step, region, both);
 }
 // Inputs, then as many inits; all inputs of the same sizes.
 struct Operands {

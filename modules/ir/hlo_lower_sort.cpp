@@ -123,7 +123,8 @@ Var ranked(Step& step, std::vector<Var> const& x, Function const& region, std::i
     other_first.insert(other_first.end(), {other, own});
     own_first.insert(own_first.end(), {own, other});
   }
-  Var const less = step.to.apply(region, other_first).at(0), more = step.to.apply(region, own_first).at(0);  // [.., i, j]: j before i, i before j
+  if (region.returns.size() != 1) step.refuse(std::format("a comparator of {} results", region.returns.size()));
+  Var const less = step.to.apply(region, other_first)[0], more = step.to.apply(region, own_first)[0];  // [.., i, j]: j before i, i before j
   List line_i(sizes.size() + 1, 1), line_j = line_i;
   line_i[static_cast<std::size_t>(dim)] = n, line_j[static_cast<std::size_t>(dim) + 1] = n;
   Var const earlier = call(ops::lt, {sized(step.to.counting(n), line_j), sized(step.to.counting(n), line_i)});

@@ -103,8 +103,8 @@ void max_pool(Raising& r) {
 }
 }  // namespace
 
-std::span<Rule const> window_rules() {
-  static constexpr Rule rules[] = {
+std::span<RaiseRule const> raised_window() {
+  static constexpr RaiseRule rules[] = {
       // clang-format off
       {.op = "convolution", .write = convolution},
       {.op = "max_pool", .write = max_pool},

@@ -115,9 +115,9 @@ Type HloReader::type() {
   auto const start = in_.at();
   if (in_.peek() == '(') in_.refuse("a tuple within a tuple is not supported");
   auto const word = in_.word();
-  auto const dtype = element_type(word);
-  if (!dtype) in_.refuse(start, std::format("elements of type {} are not supported", word));
-  Type type{*dtype, {}};
+  auto const element = element_type(word);
+  if (!element) in_.refuse(start, std::format("elements of type {} are not supported", word));
+  Type type = *element;
   in_.expect("[");
   if (!in_.accept("]")) {
     do {
@@ -216,34 +216,6 @@ void HloReader::instruction() {
   if (root && rooted_) in_.refuse(start, "a second ROOT");
   if (root) made_.returns = bundle.items, rooted_ = true;
   names_[named] = std::move(bundle);
-}
-
-void HloReader::constant(Instruction& made) {
-  in_.skip_blanks();
-  auto const start = in_.at();
-  if (made.types.tuple) in_.refuse("a constant tuple is not supported");
-  std::vector<std::string_view> words;
-  bool const listed = in_.peek() == '{';
-  for (int depth = 0; in_.peek() != ')';) {
-    if (in_.accept("{")) {
-      if (++depth > most_rank) in_.refuse("too many brackets in one another");
-    } else if (in_.accept("}")) {
-      if (--depth < 0) in_.refuse("a bracket closes that was not open");
-    } else if (!in_.accept(",")) {
-      if (in_.peek() == '(') in_.refuse("complex elements are not supported");
-      words.push_back(in_.token());
-      if (words.back() == "...") in_.refuse(start, "the constant's elements were left out of the text");
-    }
-  }
-  auto const& type = made.types.items[0];
-  try {
-    if (listed != !type.sizes.empty()) base::fail("{} has {}", to_string(type), listed ? "no list of elements" : "a list of elements");
-    if (listed && std::cmp_not_equal(words.size(), elements(type)))
-      base::fail("{} elements given, {} needed by {}", words.size(), elements(type), to_string(type));
-    made.op.attributes.emplace_back("value", literal_of(type, words));
-  } catch (base::Error const& error) {
-    in_.refuse(start, error.what());
-  }
 }
 
 void HloReader::operands(Instruction& made) {
@@ -351,7 +323,8 @@ void HloReader::regions(Instruction& made) {
     if (flag) branches = {named("true_computation"), named("false_computation")};
     for (auto [at, end] = made.called.equal_range("branch_computations"); at != end; ++at) branches.push_back(at->second);
     if (branches.empty() || made.operands.size() != branches.size() + 1) base::fail("{} operands for {} branches", made.operands.size(), branches.size());
-    op.name = flag || types_[static_cast<std::size_t>(made.operands[0].items.at(0))].dtype == base::DType::boolean ? "if" : "case";
+    if (made.operands[0].items.size() != 1) base::fail("the first operand must be a scalar");
+    op.name = flag || types_[static_cast<std::size_t>(made.operands[0].items[0])].dtype == base::DType::boolean ? "if" : "case";
     op.operands.resize(1);
     for (std::size_t k = 0; k < branches.size(); ++k) op.regions.push_back(instance(branches[k], made.operands[k + 1].items));
   } else if (!made.called.empty()) {

@@ -130,14 +130,16 @@ char Cursor::peek_behind(std::string_view word) const {
 }
 void Cursor::skip_line() { at_ = std::min(text_.find('\n', at_), text_.size()); }
 
-std::optional<DType> element_type(std::string_view name) {
+std::optional<Type> element_type(std::string_view name) {
+  for (int bits : {32, 64})
+    if (name == std::format("ui{}", bits) || name == std::format("u{}", bits)) return Type{DType::i64, {}, bits};
   static constexpr std::pair<std::string_view, DType> names[] = {
       {"f64", DType::f64},         {"f32", DType::f32},       {"f16", DType::f16},       {"bf16", DType::bf16},  {"f8E4M3FN", DType::f8e4m3},
       {"f8e4m3fn", DType::f8e4m3}, {"f8E5M2", DType::f8e5m2}, {"f8e5m2", DType::f8e5m2}, {"i64", DType::i64},    {"s64", DType::i64},
       {"i32", DType::i32},         {"s32", DType::i32},       {"i16", DType::i16},       {"s16", DType::i16},    {"i8", DType::i8},
       {"s8", DType::i8},           {"ui8", DType::u8},        {"u8", DType::u8},         {"i1", DType::boolean}, {"pred", DType::boolean}};
   auto const found = std::ranges::find(names, name, [](auto const& row) { return row.first; });
-  return found == std::end(names) ? std::nullopt : std::optional(found->second);
+  return found == std::end(names) ? std::nullopt : std::optional(Type{found->second, {}});
 }
 std::int64_t elements(Type const& type) {
   if (std::cmp_greater(type.sizes.size(), most_rank)) fail("rank {} exceeds {}", type.sizes.size(), most_rank);
@@ -147,8 +149,11 @@ std::int64_t elements(Type const& type) {
   if (span > 0x1p40) fail("{} has more than 2^40 elements", to_string(type));
   return n;
 }
-std::string to_string(Type const& type) { return std::format("{}{}", base::info(type.dtype).name, base::to_string(type.sizes)); }
-bool operator==(Type const& a, Type const& b) { return a.dtype == b.dtype && a.sizes == b.sizes; }
+std::string to_string(Type const& type) {
+  return std::format("{}{}", type.unsigned_bits ? std::format("u{}", type.unsigned_bits) : std::string(base::info(type.dtype).name),
+                     base::to_string(type.sizes));
+}
+bool operator==(Type const& a, Type const& b) { return a.dtype == b.dtype && a.sizes == b.sizes && a.unsigned_bits == b.unsigned_bits; }
 
 namespace {
 // The value of a pattern of bits.
@@ -180,14 +185,23 @@ double real_in(DType type, std::string_view word) {
   if (text.empty() || end != text.c_str() + text.size()) fail("'{}' is no number", word);
   return rounded(type, value);
 }
-std::int64_t whole_in(DType type, std::string_view word) {
+std::int64_t whole_in(Type const& of, std::string_view word) {
+  auto const type = of.dtype;
   if (type == DType::boolean && (word == "true" || word == "false")) return word == "true";
   std::int64_t number{};
-  auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (error != std::errc{} || end != word.data() + word.size()) fail("'{}' is no whole number of 64 bits", word);
+  auto const *from = word.data(), *last = from + word.size();
+  auto [end, error] = std::from_chars(from, last, number);
+  if (std::uint64_t large{}; error == std::errc::result_out_of_range && of.unsigned_bits == 64) {
+    auto const wide = std::from_chars(from, last, large);
+    end = wide.ptr, error = wide.ec, number = static_cast<std::int64_t>(large);
+  } else if (of.unsigned_bits && number < 0) {
+    fail("{} is no u{}", number, of.unsigned_bits);
+  }
+  if (error != std::errc{} || end != last) fail("'{}' is no whole number of 64 bits", word);
   std::array<std::byte, 8> bytes{};
   base::store_whole(type, bytes.data(), number);
-  if (base::load_whole(type, bytes.data()) != number) fail("{} is no {}", number, base::info(type).name);
+  bool const fits = of.unsigned_bits == 32 ? number >> 32 == 0 : base::load_whole(type, bytes.data()) == number;
+  if (!fits) fail("{} is no {}", number, of.unsigned_bits ? "u32" : base::info(type).name);
   return number;
 }
 }  // namespace
@@ -200,7 +214,7 @@ Literal literal_of(Type const& type, std::span<std::string_view const> words) {
     if (base::is_real(type.dtype))
       literal.reals.push_back(real_in(type.dtype, word));
     else
-      literal.wholes.push_back(whole_in(type.dtype, word));
+      literal.wholes.push_back(whole_in(type, word));
   return literal;
 }
 
@@ -208,7 +222,8 @@ Literal literal_of_bytes(Type const& type, std::string_view digits) {
   if (!digits.starts_with("0x") && !digits.starts_with("0X")) fail("elements in quotes must start with 0x");
   digits.remove_prefix(2);
   if (digits.size() % 2) fail("the last byte of the elements has one digit");
-  auto const n = static_cast<std::size_t>(elements(type)), count = digits.size() / 2, width = static_cast<std::size_t>(base::bytes_of(type.dtype));
+  auto const n = static_cast<std::size_t>(elements(type)), count = digits.size() / 2,
+             width = static_cast<std::size_t>(type.unsigned_bits == 32 ? 4 : base::bytes_of(type.dtype));
   bool const flags = type.dtype == DType::boolean, packed = flags && count != n && count == (n + 7) / 8, splat = !packed && count == width;
   if (!packed && !splat && (count % width || count / width != n)) fail("{} bytes of elements given, {} of {} bytes needed", count, n, width);
   auto const byte_at = [&](std::size_t i) { return bits_in(digits.substr(2 * i, 2)); };

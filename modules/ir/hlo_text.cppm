@@ -50,8 +50,8 @@ class Cursor {
   std::vector<std::size_t> lines_;  // where each starts
 };
 
-/// The dtype of that name in MLIR ("i1", "f8E4M3FN") or HLO ("pred", "s32"); nothing if we have no such dtype.
-std::optional<base::DType> element_type(std::string_view name);
+/// A scalar's type by its name in MLIR ("i1", "f8E4M3FN") or HLO ("pred", "s32"); nothing if we have no such dtype.
+std::optional<Type> element_type(std::string_view name);
 /// Elements from their texts (one: for all); Error without a place.
 Literal literal_of(Type const& type, std::span<std::string_view const> words);
 /// Elements from the hexadecimal text of their bytes, little-endian.

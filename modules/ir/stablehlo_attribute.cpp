@@ -65,6 +65,7 @@ constexpr std::string_view known[] = {"value",
 }  // namespace
 
 Type StablehloReader::type() {
+  in_.skip_blanks();
   auto const start = in_.at();
   auto const refuse = [&](std::string_view what) { in_.refuse(start, what); };
   if (!in_.accept("tensor")) {
@@ -83,9 +84,9 @@ Type StablehloReader::type() {
   if (in_.peek() == '!') refuse("quantised elements are not supported");
   auto const name = in_.word();
   if (name == "complex") refuse("complex elements are not supported");
-  auto const dtype = element_type(name);
-  if (!dtype) refuse(std::format("elements of type {} are not supported", name));
-  type.dtype = *dtype;
+  auto const element = element_type(name);
+  if (!element) refuse(std::format("elements of type {} are not supported", name));
+  type.dtype = element->dtype, type.unsigned_bits = element->unsigned_bits;
   if (in_.accept(",")) in_.skip_value();
   in_.expect(">");
   try {

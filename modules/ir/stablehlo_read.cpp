@@ -153,24 +153,6 @@ void StablehloReader::function() {
   module_.functions.push_back(std::move(made));
 }
 
-void StablehloReader::region(Function& into) {
-  in_.expect("{");
-  scoped([&] {
-    if (in_.accept("^")) {
-      in_.word();
-      if (in_.accept("(")) {
-        do {
-          auto const [number, of] = parameter();
-          into.parameters.push_back(number), into.types.push_back(of);
-        } while (in_.accept(","));
-        in_.expect(")");
-      }
-      in_.expect(":");
-    }
-    block(into);
-  });
-}
-
 void StablehloReader::block(Function& into) {
   for (;;) {
     if (in_.peek() == '^') in_.refuse("a region of several blocks is not supported");
@@ -232,9 +214,8 @@ void StablehloReader::types_of(Op& op, std::size_t results) {
   in_.peek();
   auto const start = in_.at();
   std::vector<Type> list = types();
+  while (in_.accept(",")) list.push_back(type());
   bool const arrow = in_.accept("->");
-  if (!arrow)
-    while (in_.accept(",")) list.push_back(type());
   auto const check = [&](std::size_t k, Type const& stated) {
     auto const& made = types_[static_cast<std::size_t>(op.operands[k])];
     if (!(made == stated)) in_.refuse(start, std::format("operand {} is {}, not {}", k, to_string(made), to_string(stated)));
@@ -249,6 +230,7 @@ void StablehloReader::types_of(Op& op, std::size_t results) {
   } else if (list.size() == results) {
     op.types = std::move(list);
   } else {  // select's types are those of its predicate and its result
+    if (list.empty()) in_.refuse(start, "expected a type");
     op.types = {list.back()};
   }
   if (op.types.size() != results) in_.refuse(start, std::format("{} has {} results, {} named", op.name, op.types.size(), results));
@@ -359,60 +341,6 @@ void StablehloReader::pieces(Op& op) {
     }
   }
   op.operands.insert(op.operands.end(), inits.begin(), inits.end());
-}
-
-// The region that "applies stablehlo.add" stands for; its types follow from the first operand.
-void StablehloReader::applied(Op& op, std::string_view name) {
-  if (op.operands.empty()) in_.refuse("a reduction without operands");
-  Type const scalar{types_[static_cast<std::size_t>(op.operands[0])].dtype, {}};
-  auto& body = op.regions.emplace_back();
-  for (int k = 0; k < 3; ++k) types_.push_back(scalar);
-  int const last = static_cast<int>(types_.size()) - 1;
-  body.parameters = {last - 2, last - 1};
-  body.types = {scalar, scalar};
-  body.returns = {last};
-  Op& inner = body.ops.emplace_back();
-  inner.name = plain_name(name);
-  inner.operands = body.parameters;
-  inner.results = {last};
-  inner.types = {scalar};
-  inner.line = op.line, inner.column = op.column;
-}
-
-// reducer(%a: type, %b: type) (%c: type, %d: type) { .. }: the left operands come first, as in the long form.
-void StablehloReader::reducer(Op& op) {
-  if (!in_.accept_word("reducer")) in_.refuse("expected reducer");
-  auto& body = op.regions.emplace_back();
-  scoped([&] {
-    std::vector<std::pair<int, Type>> left, right;
-    while (in_.accept("(")) {
-      left.push_back(parameter());
-      in_.expect(",");
-      right.push_back(parameter());
-      in_.expect(")");
-    }
-    left.insert(left.end(), right.begin(), right.end());
-    for (auto const& [number, of] : left) body.parameters.push_back(number), body.types.push_back(of);
-    in_.expect("{");
-    block(body);
-  });
-}
-
-void StablehloReader::while_loop(Op& op) {
-  auto const names = op.regions.empty() ? std::vector<std::string>{} : op.regions[0].names;
-  if (names.size() != op.types.size()) in_.refuse(std::format("{} values for {} types", names.size(), op.types.size()));
-  op.regions.assign(2, Function{});
-  if (in_.accept_word("attributes")) in_.expect("{"), attributes(nullptr, "}");
-  for (std::size_t k = 0; k < 2; ++k) {
-    if (!in_.accept_word(k ? "do" : "cond")) in_.refuse(k ? "expected do" : "expected cond");
-    in_.expect("{");
-    scoped([&] {
-      auto& body = op.regions[k];
-      for (std::size_t v = 0; v < names.size(); ++v) body.parameters.push_back(define(names[v], op.types[v]));
-      body.types = op.types;
-      block(body);
-    });
-  }
 }
 
 }  // namespace tenon::ir::hlo
