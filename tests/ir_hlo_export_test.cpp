@@ -1,5 +1,5 @@
-// Graphs as StableHLO and HLO: every sample call is written, some against texts by hand. With TENON_EXPORT_TO=FOLDER the programs go there with their inputs and
-// outputs, for scripts/check_export.py, which runs them through XLA.
+// Graphs as StableHLO and HLO: every sample call is written, some against texts by hand. With TENON_EXPORT_TO=FOLDER the programs go there with their inputs
+// and outputs, for scripts/check_export.py, which runs them through XLA.
 #include <doctest/doctest.h>
 import std;
 import tenon.base;
@@ -177,7 +177,8 @@ TEST_CASE("hlo: every sample call is written") {
         ++written;
         if (!exporting) return;
         export_program(std::string(op->name), graph, support::inputs_of(call));
-        for (auto const& [what, other] : variants(call, random)) export_program(std::format("{}-{}", op->name, what), support::graph_of(other), support::inputs_of(other));
+        for (auto const& [what, other] : variants(call, random))
+          export_program(std::format("{}-{}", op->name, what), support::graph_of(other), support::inputs_of(other));
         export_gradient(*op, graph, call, random);
       });
       CHECK(error == "nothing");
@@ -311,8 +312,13 @@ TEST_CASE("hlo: what has no such form is refused by name") {
   CHECK(support::says(support::caught([&] { ir::to_stablehlo(symbolic); }), "s0 is symbolic"));
   CHECK(support::says(support::caught([&] { ir::to_hlo(symbolic); }), "s0 is symbolic"));
 
-  static constinit ir::OpDef const own{.name = "own", .kind = ir::Kind::pointwise, .signature = "Tensor input", .terms = "-", .mono = ".",
-                                       .element = {[](double const* element, double const*) { return element[0]; }}, .source = "{0}"};
+  static constinit ir::OpDef const own{.name = "own",
+                                       .kind = ir::Kind::pointwise,
+                                       .signature = "Tensor input",
+                                       .terms = "-",
+                                       .mono = ".",
+                                       .element = {[](double const* element, double const*) { return element[0]; }},
+                                       .source = "{0}"};
   ir::Graph graph;
   int const y = graph.input(ir::contiguous_meta(DType::f32, {}, ir::Dims{ir::Dim(2)}));
   graph.outputs = {graph.add(own, {{y, {}}}, {}, {})};

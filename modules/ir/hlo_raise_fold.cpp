@@ -108,8 +108,10 @@ void matmul(Raising& r) {  // a vector is a row on the left, a column on the rig
   product.sizes.back() = b.sizes().back();
   auto const last = static_cast<I>(a.rank()) - 1, inner = static_cast<I>(b.rank()) - 2;
   Term const y = r.to.write("dot_general", {a, b}, std::move(product),
-                            {{"lhs_batching_dimensions", counted(batch)}, {"rhs_batching_dimensions", counted(batch)},
-                             {"lhs_contracting_dimensions", Sizes{last}}, {"rhs_contracting_dimensions", Sizes{inner}}});
+                            {{"lhs_batching_dimensions", counted(batch)},
+                             {"rhs_batching_dimensions", counted(batch)},
+                             {"lhs_contracting_dimensions", Sizes{last}},
+                             {"rhs_contracting_dimensions", Sizes{inner}}});
   r.out = {convert(reshaped(y, result.sizes), result.dtype)};
 }
 }  // namespace

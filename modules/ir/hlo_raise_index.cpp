@@ -1,5 +1,5 @@
-// Rules of ops that pick and place elements by an index operand, of sorting, and of collectives. Indices are taken to be in range: what lies beyond is an Error in
-// Tenon and clamped or dropped by XLA.
+// Rules of ops that pick and place elements by an index operand, of sorting, and of collectives. Indices are taken to be in range: what lies beyond is an Error
+// in Tenon and clamped or dropped by XLA.
 module tenon.ir;
 import std;
 import tenon.base;

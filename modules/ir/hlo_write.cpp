@@ -89,7 +89,10 @@ Term compare(std::string_view direction, Term a, Term b) {
   match(a, b);
   bool const natural = a.dtype() == DType::boolean || a.dtype() == DType::u8;
   return a.to->write("compare", {a, b}, {DType::boolean, a.sizes()},
-                     {{"comparison_direction", std::string(direction)}, {"compare_type", base::is_real(a.dtype()) ? "FLOAT" : natural ? "UNSIGNED" : "SIGNED"}});
+                     {{"comparison_direction", std::string(direction)},
+                      {"compare_type", base::is_real(a.dtype()) ? "FLOAT"
+                                       : natural                ? "UNSIGNED"
+                                                                : "SIGNED"}});
 }
 Term operator+(Term a, Term b) { return binary("add", a, b); }
 Term operator-(Term a, Term b) { return binary("subtract", a, b); }
@@ -188,14 +191,21 @@ Picked picked(Term x, Sizes const& dims, std::size_t at, std::span<std::int64_t 
 }
 Term gather(Term x, Picked picks, Sizes const& dims, Term index, std::size_t vector_dim) {
   return x.to->write("gather", {x, index}, {x.dtype(), std::move(picks.sizes)},
-                     {{"offset_dims", picks.window}, {"collapsed_slice_dims", picks.named}, {"operand_batching_dims", Sizes{}},
-                      {"start_indices_batching_dims", Sizes{}}, {"start_index_map", dims}, {"index_vector_dim", static_cast<std::int64_t>(vector_dim)},
+                     {{"offset_dims", picks.window},
+                      {"collapsed_slice_dims", picks.named},
+                      {"operand_batching_dims", Sizes{}},
+                      {"start_indices_batching_dims", Sizes{}},
+                      {"start_index_map", dims},
+                      {"index_vector_dim", static_cast<std::int64_t>(vector_dim)},
                       {"slice_sizes", picks.one}});
 }
 Term scatter(Term x, Picked const& picks, Sizes const& dims, Term index, std::size_t vector_dim, Term updates, std::string_view combine) {
   return x.to->write("scatter", {x, index, updates}, x.type(),
-                     {{"update_window_dims", picks.window}, {"inserted_window_dims", picks.named}, {"input_batching_dims", Sizes{}},
-                      {"scatter_indices_batching_dims", Sizes{}}, {"scatter_dims_to_operand_dims", dims},
+                     {{"update_window_dims", picks.window},
+                      {"inserted_window_dims", picks.named},
+                      {"input_batching_dims", Sizes{}},
+                      {"scatter_indices_batching_dims", Sizes{}},
+                      {"scatter_dims_to_operand_dims", dims},
                       {"index_vector_dim", static_cast<std::int64_t>(vector_dim)}},
                      {operation(*x.to, combine, x.dtype())});
 }
