@@ -145,15 +145,16 @@ constexpr Form forms[] = {
                           labels(op, "input_batch_dimension", "input_feature_dimension", "input_spatial_dimensions", "bf"),
                           labels(op, "kernel_output_feature_dimension", "kernel_input_feature_dimension", "kernel_spatial_dimensions", "oi"),
                           labels(op, "output_batch_dimension", "output_feature_dimension", "output_spatial_dimensions", "bf"),
-                          groups == 1 ? "" : std::format(", feature_group_count={}", groups), batches == 1 ? "" : std::format(", batch_group_count={}", batches));
+                          groups == 1 ? "" : std::format(", feature_group_count={}", groups),
+                          batches == 1 ? "" : std::format(", batch_group_count={}", batches));
      }},
     {"reduce_window", "reduce-window",
      [](Op const& op, std::span<Type const>) { return window_text(op, sizes(op, "window_dimensions"), "base_dilations", "window_dilations"); }},
     {"gather", "gather",
      [](Op const& op, std::span<Type const>) {
-       return std::format(", offset_dims={}, collapsed_slice_dims={}, start_index_map={}, index_vector_dim={}, slice_sizes={}", list_of(sizes(op, "offset_dims")),
-                          list_of(sizes(op, "collapsed_slice_dims")), list_of(sizes(op, "start_index_map")), number(op, "index_vector_dim"),
-                          list_of(sizes(op, "slice_sizes")));
+       return std::format(", offset_dims={}, collapsed_slice_dims={}, start_index_map={}, index_vector_dim={}, slice_sizes={}",
+                          list_of(sizes(op, "offset_dims")), list_of(sizes(op, "collapsed_slice_dims")), list_of(sizes(op, "start_index_map")),
+                          number(op, "index_vector_dim"), list_of(sizes(op, "slice_sizes")));
      }},
     {"scatter", "scatter",
      [](Op const& op, std::span<Type const>) {

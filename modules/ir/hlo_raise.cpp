@@ -10,10 +10,10 @@ using base::DType;
 using base::fail;
 
 namespace {
-std::map<OpDef const*, Rule const*> const& rules() {
+std::map<OpDef const*, RaiseRule const*> const& rules() {
   static auto const by_op = [] {
-    std::map<OpDef const*, Rule const*> map;
-    for (auto const part : {pointwise_rules(), shape_rules(), index_rules(), fold_rules(), window_rules()})
+    std::map<OpDef const*, RaiseRule const*> map;
+    for (auto const part : {raised_pointwise(), raised_shape(), raised_index(), raised_fold(), raised_window()})
       for (auto const& rule : part) {
         auto const* op = find_op(rule.op);
         base::ensure(op && map.emplace(op, &rule).second, std::format("{} is not one op with one rule", rule.op));

@@ -61,16 +61,21 @@ Term padded(Term x, Scalar fill, std::size_t dim, std::int64_t low, std::int64_t
 Term joined(std::span<Term const> parts, std::size_t dim), folded(std::string_view name, Term x, Sizes const& dims, Scalar init);
 /// x at `index` along `axis`, the dims of the index in place of it; and the same places of x overwritten (or combined by an operation) with `updates`.
 Term taken(Term x, std::size_t axis, Term index), put(Term x, std::size_t axis, Term index, Term updates, std::string_view combine);
+/// x at places along `dims`, one a dim in the last dim of `places`; the other dims of `places` stand at `at` among those of x that are not named.
+Term taken_at(Term x, Sizes const& dims, std::size_t at, Term places);
+Term put_at(Term x, Sizes const& dims, std::size_t at, Term places, Term updates, std::string_view combine);
+/// Coordinates, a tensor a dim, as places.
+Term places_of(std::span<Term const> coordinates);
 /// The same where the index has all dims of x and gives the place along `axis` only.
 Term taken_each(Term x, std::size_t axis, Term index), put_each(Term x, std::size_t axis, Term index, Term updates, std::string_view combine);
 
-struct Rule;
+struct RaiseRule;
 /// A node on its way into a function.
 struct Raising {
   Writer& to;
   Graph const& graph;
   Node const& node;
-  Rule const& rule;
+  RaiseRule const& rule;
   std::span<Term const> values;  ///< of the graph
   std::span<char const> read;    ///< whether a value of the graph is read by anything
   std::vector<Term> out{};
@@ -82,19 +87,21 @@ struct Raising {
   AttrReader attrs() const { return {node.attrs}; }
 };
 /// How an op is written: by itself, or as a formula over its elements, broadcast and converted to what arithmetic runs in (`plain`: as they are).
-struct Rule {
+struct RaiseRule {
   std::string_view op, word{};
   void (*write)(Raising&) = nullptr;
   Term (*element)(std::span<Term const> x, std::span<double const> a, std::string_view word) = nullptr;
   bool plain = false;
   int condition = -1;  ///< an operand that is converted to booleans
 };
-std::span<Rule const> pointwise_rules(), shape_rules(), index_rules(), fold_rules(), window_rules();
+std::span<RaiseRule const> raised_pointwise(), raised_shape(), raised_index(), raised_fold(), raised_window();
 /// What arithmetic on the dtype runs in: small floats f32, booleans i64.
 base::DType working(base::DType dtype);
 /// What a maximum (or minimum) starts from, and its operation.
 Scalar least(base::DType dtype, bool largest);
 std::string_view most_word(base::DType dtype, bool largest);
+/// Sums of an element and those before it along a dim.
+Term running_sum(Term x, std::size_t dim);
 /// The dim that an attribute names, for a tensor of that rank; 0, 1, … n - 1.
 std::size_t place(Dim dim, std::size_t rank);
 Sizes counted(std::size_t n);

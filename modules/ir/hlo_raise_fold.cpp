@@ -68,8 +68,7 @@ void cumsum(Raising& r) {
   Term y = convert(r.x(), working(result.dtype));
   if (result.dtype == DType::boolean) y = convert(r.x(), DType::i64);
   auto const dim = place(r.node.attrs.ints[0], y.rank());
-  for (I shift = 1; y.rank() > 0 && shift < y.sizes()[dim]; shift *= 2) y = y + padded(y, 0, dim, shift, -shift);
-  r.out = {convert(y, result.dtype)};
+  r.out = {convert(y.rank() == 0 ? y : running_sum(y, dim), result.dtype)};
 }
 template <bool largest>
 void running(Raising& r) {  // of equal ones the later; NaN stays
@@ -109,12 +108,18 @@ void matmul(Raising& r) {  // a vector is a row on the left, a column on the rig
   product.sizes.back() = b.sizes().back();
   auto const last = static_cast<I>(a.rank()) - 1, inner = static_cast<I>(b.rank()) - 2;
   Term const y = r.to.write("dot_general", {a, b}, std::move(product),
-                            {{"lhs_batching_dimensions", counted(batch)}, {"rhs_batching_dimensions", counted(batch)},
-                             {"lhs_contracting_dimensions", Sizes{last}}, {"rhs_contracting_dimensions", Sizes{inner}}});
+                            {{"lhs_batching_dimensions", counted(batch)},
+                             {"rhs_batching_dimensions", counted(batch)},
+                             {"lhs_contracting_dimensions", Sizes{last}},
+                             {"rhs_contracting_dimensions", Sizes{inner}}});
   r.out = {convert(reshaped(y, result.sizes), result.dtype)};
 }
 }  // namespace
 
+Term running_sum(Term x, std::size_t dim) {
+  for (I shift = 1; shift < x.sizes()[dim]; shift *= 2) x = x + padded(x, 0, dim, shift, -shift);
+  return x;
+}
 Scalar least(DType type, bool largest) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   switch (type) {
@@ -139,8 +144,8 @@ std::string_view most_word(DType type, bool largest) {
   return largest ? "maximum" : "minimum";
 }
 
-std::span<Rule const> fold_rules() {
-  static constexpr Rule rules[] = {
+std::span<RaiseRule const> raised_fold() {
+  static constexpr RaiseRule rules[] = {
       // clang-format off
       {.op = "sum", .word = "add", .write = sum},
       {.op = "mean", .word = "add", .write = sum},

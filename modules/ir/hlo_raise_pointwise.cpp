@@ -114,8 +114,8 @@ Term copysign(X x, A, W) {  // 1 / -0 tells -0 from 0
 }
 }  // namespace
 
-std::span<Rule const> pointwise_rules() {
-  static constexpr Rule rules[] = {
+std::span<RaiseRule const> raised_pointwise() {
+  static constexpr RaiseRule rules[] = {
       // clang-format off
       {.op = "neg", .element = [](X x, A, W) { return x[0].dtype() == DType::u8 ? Term(0) - x[0] : -x[0]; }},
       {.op = "abs", .element = [](X x, A, W) { return absolute(x[0]); }},

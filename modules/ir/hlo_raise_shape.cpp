@@ -218,8 +218,8 @@ void randint(Raising& r) {
 }
 }  // namespace
 
-std::span<Rule const> shape_rules() {
-  static constexpr Rule rules[] = {
+std::span<RaiseRule const> raised_shape() {
+  static constexpr RaiseRule rules[] = {
       // clang-format off
       {.op = "reshape", .write = to_result_sizes},
       {.op = "unsqueeze", .write = to_result_sizes},

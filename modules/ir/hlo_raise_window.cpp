@@ -69,7 +69,10 @@ void max_pool(Raising& r) {
     Term const start = r.to.number(least(x.dtype(), true), {x.dtype(), {}});
     auto const larger = r.to.region({x.dtype(), x.dtype()}, [&](std::span<Term const> pair) { return binary(word, pair[0], pair[1]); });
     Term const best = r.to.write("reduce_window", {x, start}, result,
-                                 {{"window_dimensions", window}, {"window_strides", steps}, {"base_dilations", Sizes(rank, 1)}, {"window_dilations", spacing},
+                                 {{"window_dimensions", window},
+                                  {"window_strides", steps},
+                                  {"base_dilations", Sizes(rank, 1)},
+                                  {"window_dilations", spacing},
                                   {"padding", ends(low, high)}},
                                  {larger});
     return void(r.out = {best, best});
@@ -103,8 +106,8 @@ void max_pool(Raising& r) {
 }
 }  // namespace
 
-std::span<Rule const> window_rules() {
-  static constexpr Rule rules[] = {
+std::span<RaiseRule const> raised_window() {
+  static constexpr RaiseRule rules[] = {
       // clang-format off
       {.op = "convolution", .write = convolution},
       {.op = "max_pool", .write = max_pool},

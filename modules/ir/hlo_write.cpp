@@ -78,7 +78,6 @@ void match(Term& a, Term& b) {
 Function operation(Writer& to, std::string_view name, DType dtype) {
   return to.region({dtype, dtype}, [&](std::span<Term const> x) { return name.empty() ? x[1] : binary(name, x[0], x[1]); });
 }
-Sizes without(Sizes sizes, std::size_t dim) { return sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(dim)), sizes; }
 }  // namespace
 
 Term unary(std::string_view name, Term x) { return x.to->write(name, {x}, x.type()); }
@@ -90,7 +89,10 @@ Term compare(std::string_view direction, Term a, Term b) {
   match(a, b);
   bool const natural = a.dtype() == DType::boolean || a.dtype() == DType::u8;
   return a.to->write("compare", {a, b}, {DType::boolean, a.sizes()},
-                     {{"comparison_direction", std::string(direction)}, {"compare_type", base::is_real(a.dtype()) ? "FLOAT" : natural ? "UNSIGNED" : "SIGNED"}});
+                     {{"comparison_direction", std::string(direction)},
+                      {"compare_type", base::is_real(a.dtype()) ? "FLOAT"
+                                       : natural                ? "UNSIGNED"
+                                                                : "SIGNED"}});
 }
 Term operator+(Term a, Term b) { return binary("add", a, b); }
 Term operator-(Term a, Term b) { return binary("subtract", a, b); }
@@ -172,53 +174,75 @@ Term folded(std::string_view name, Term x, Sizes const& dims, Scalar init) {
 }
 
 namespace {
-// Rows: the dims of the index stand in the result in place of `axis`.
-struct Rows {
-  Sizes window, one, sizes;  ///< the other dims in the result; sizes of a row; sizes of the result
+// What is picked of x: dims in place of those that are named, the others as they are.
+struct Picked {
+  Sizes window, named, one, sizes;  ///< dims of the result that are not the index's; dims of x in order; sizes of one slice; sizes of the result
 };
-Rows rows_of(Term x, std::size_t axis, Term index) {
-  Rows rows{{}, x.sizes(), without(x.sizes(), axis)};
-  rows.one[axis] = 1;
-  rows.sizes.insert(rows.sizes.begin() + static_cast<std::ptrdiff_t>(axis), index.sizes().begin(), index.sizes().end());
-  for (std::size_t d = 0; d < rows.sizes.size(); ++d)
-    if (d < axis || d >= axis + index.rank()) rows.window.push_back(static_cast<std::int64_t>(d));
-  return rows;
+Picked picked(Term x, Sizes const& dims, std::size_t at, std::span<std::int64_t const> block) {
+  Picked picks{{}, dims, x.sizes(), {}};
+  std::ranges::sort(picks.named);
+  for (auto const dim : dims) picks.one[static_cast<std::size_t>(dim)] = 1;
+  for (std::size_t d = 0; d < x.rank(); ++d)
+    if (!contains(dims, static_cast<std::int64_t>(d))) picks.sizes.push_back(x.sizes()[d]);
+  picks.sizes.insert(picks.sizes.begin() + static_cast<std::ptrdiff_t>(at), block.begin(), block.end());
+  for (std::size_t d = 0; d < picks.sizes.size(); ++d)
+    if (d < at || d >= at + block.size()) picks.window.push_back(static_cast<std::int64_t>(d));
+  return picks;
 }
-Attributes gather_attributes(Sizes const& offset, Sizes const& places, std::size_t vector_dim, Sizes const& sizes) {
-  return {{"offset_dims", offset},  {"collapsed_slice_dims", places}, {"operand_batching_dims", Sizes{}}, {"start_indices_batching_dims", Sizes{}},
-          {"start_index_map", places}, {"index_vector_dim", static_cast<std::int64_t>(vector_dim)}, {"slice_sizes", sizes}};
+Term gather(Term x, Picked picks, Sizes const& dims, Term index, std::size_t vector_dim) {
+  return x.to->write("gather", {x, index}, {x.dtype(), std::move(picks.sizes)},
+                     {{"offset_dims", picks.window},
+                      {"collapsed_slice_dims", picks.named},
+                      {"operand_batching_dims", Sizes{}},
+                      {"start_indices_batching_dims", Sizes{}},
+                      {"start_index_map", dims},
+                      {"index_vector_dim", static_cast<std::int64_t>(vector_dim)},
+                      {"slice_sizes", picks.one}});
 }
-Term scatter(Term x, Term index, Term updates, Sizes const& window, Sizes const& places, std::size_t vector_dim, std::string_view combine) {
+Term scatter(Term x, Picked const& picks, Sizes const& dims, Term index, std::size_t vector_dim, Term updates, std::string_view combine) {
   return x.to->write("scatter", {x, index, updates}, x.type(),
-                     {{"update_window_dims", window}, {"inserted_window_dims", places}, {"input_batching_dims", Sizes{}},
-                      {"scatter_indices_batching_dims", Sizes{}}, {"scatter_dims_to_operand_dims", places},
+                     {{"update_window_dims", picks.window},
+                      {"inserted_window_dims", picks.named},
+                      {"input_batching_dims", Sizes{}},
+                      {"scatter_indices_batching_dims", Sizes{}},
+                      {"scatter_dims_to_operand_dims", dims},
                       {"index_vector_dim", static_cast<std::int64_t>(vector_dim)}},
                      {operation(*x.to, combine, x.dtype())});
 }
 // The whole place of each element: its own coordinates but for `axis`, where the index stands.
 Term coordinates(Term index, std::size_t axis) {
-  Sizes sizes = index.sizes();
-  sizes.push_back(1);
   std::vector<Term> parts;
-  for (std::size_t d = 0; d < index.rank(); ++d) parts.push_back(reshaped(d == axis ? index : index.to->counting(index.type(), d), sizes));
-  return joined(parts, index.rank());
+  for (std::size_t d = 0; d < index.rank(); ++d) parts.push_back(d == axis ? index : index.to->counting(index.type(), d));
+  return places_of(parts);
 }
 }  // namespace
 
+Term places_of(std::span<Term const> coordinates) {
+  Sizes sizes = coordinates[0].sizes();
+  sizes.push_back(1);
+  std::vector<Term> parts;
+  for (auto const part : coordinates) parts.push_back(reshaped(part, sizes));
+  return joined(parts, sizes.size() - 1);
+}
+Term taken_at(Term x, Sizes const& dims, std::size_t at, Term places) {
+  auto const block = std::span(places.sizes()).first(places.rank() - 1);
+  return gather(x, picked(x, dims, at, block), dims, places, block.size());
+}
+Term put_at(Term x, Sizes const& dims, std::size_t at, Term places, Term updates, std::string_view combine) {
+  auto const block = std::span(places.sizes()).first(places.rank() - 1);
+  return scatter(x, picked(x, dims, at, block), dims, places, block.size(), updates, combine);
+}
 Term taken(Term x, std::size_t axis, Term index) {
-  Rows rows = rows_of(x, axis, index);
-  return x.to->write("gather", {x, index}, {x.dtype(), std::move(rows.sizes)},
-                     gather_attributes(rows.window, {static_cast<std::int64_t>(axis)}, index.rank(), rows.one));
+  Sizes const dims{static_cast<std::int64_t>(axis)};
+  return gather(x, picked(x, dims, axis, index.sizes()), dims, index, index.rank());
 }
 Term put(Term x, std::size_t axis, Term index, Term updates, std::string_view combine) {
-  return scatter(x, index, updates, rows_of(x, axis, index).window, {static_cast<std::int64_t>(axis)}, index.rank(), combine);
+  Sizes const dims{static_cast<std::int64_t>(axis)};
+  return scatter(x, picked(x, dims, axis, index.sizes()), dims, index, index.rank(), updates, combine);
 }
-Term taken_each(Term x, std::size_t axis, Term index) {
-  return x.to->write("gather", {x, coordinates(index, axis)}, {x.dtype(), index.sizes()},
-                     gather_attributes({}, counted(x.rank()), x.rank(), Sizes(x.rank(), 1)));
-}
+Term taken_each(Term x, std::size_t axis, Term index) { return taken_at(x, counted(x.rank()), 0, coordinates(index, axis)); }
 Term put_each(Term x, std::size_t axis, Term index, Term updates, std::string_view combine) {
-  return scatter(x, coordinates(index, axis), updates, {}, counted(x.rank()), x.rank(), combine);
+  return put_at(x, counted(x.rank()), 0, coordinates(index, axis), updates, combine);
 }
 
 Sizes counted(std::size_t n) {

@@ -148,10 +148,8 @@ constexpr Form forms[] = {
     {"iota", [](Printer const&, Op const& op) { return std::format("stablehlo.iota dim = {} : {}", number(op, "iota_dimension"), text_of(op.types[0])); }},
     {"convert", [](Printer const& p, Op const& op) { return std::format("stablehlo.convert {} : {}", p.list(op.operands), p.signature(op)); }},
     {"reshape", [](Printer const& p, Op const& op) { return std::format("stablehlo.reshape {} : {}", p.list(op.operands), p.signature(op)); }},
-    {"select",
-     [](Printer const& p, Op const& op) {
-       return std::format("stablehlo.select {} : {}, {}", p.list(op.operands), p.type(op.operands[0]), p.type(op.operands[1]));
-     }},
+    {"select", [](Printer const& p,
+                  Op const& op) { return std::format("stablehlo.select {} : {}, {}", p.list(op.operands), p.type(op.operands[0]), p.type(op.operands[1])); }},
     {"broadcast_in_dim",
      [](Printer const& p, Op const& op) {
        return std::format("stablehlo.broadcast_in_dim {}, dims = {} : {}", p.list(op.operands), list_of(sizes(op, "broadcast_dimensions")), p.signature(op));
@@ -165,7 +163,9 @@ constexpr Form forms[] = {
        return std::format("stablehlo.reverse {}, dims = {} : {}", p.list(op.operands), list_of(sizes(op, "dimensions")), p.type(op.operands[0]));
      }},
     {"concatenate",
-     [](Printer const& p, Op const& op) { return std::format("stablehlo.concatenate {}, dim = {} : {}", p.list(op.operands), number(op, "dimension"), p.signature(op)); }},
+     [](Printer const& p, Op const& op) {
+       return std::format("stablehlo.concatenate {}, dim = {} : {}", p.list(op.operands), number(op, "dimension"), p.signature(op));
+     }},
     {"slice",
      [](Printer const& p, Op const& op) {
        auto const &start = sizes(op, "start_indices"), &limit = sizes(op, "limit_indices"), &step = sizes(op, "strides");
@@ -211,18 +211,19 @@ constexpr Form forms[] = {
     {"gather",
      [](Printer const& p, Op const& op) {
        auto const slices = attribute_text(*op.find("slice_sizes"));
-       return std::format("\"stablehlo.gather\"({}) <{{dimension_numbers = #stablehlo.gather<{}>, indices_are_sorted = false, slice_sizes = {}}}> : {}",
-                          p.list(op.operands),
-                          numbers_text(op, {"offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims", "start_index_map",
-                                            "index_vector_dim"}),
-                          slices, p.signature(op));
+       return std::format(
+           "\"stablehlo.gather\"({}) <{{dimension_numbers = #stablehlo.gather<{}>, indices_are_sorted = false, slice_sizes = {}}}> : {}", p.list(op.operands),
+           numbers_text(op,
+                        {"offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims", "start_index_map", "index_vector_dim"}),
+           slices, p.signature(op));
      }},
     {"scatter",
      [](Printer const& p, Op const& op) {
-       return std::format("\"stablehlo.scatter\"({}) <{{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<{}>, unique_indices = false}}>",
-                          p.list(op.operands),
-                          numbers_text(op, {"update_window_dims", "inserted_window_dims", "input_batching_dims", "scatter_indices_batching_dims",
-                                            "scatter_dims_to_operand_dims", "index_vector_dim"}));
+       return std::format(
+           "\"stablehlo.scatter\"({}) <{{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<{}>, unique_indices = false}}>",
+           p.list(op.operands),
+           numbers_text(op, {"update_window_dims", "inserted_window_dims", "input_batching_dims", "scatter_indices_batching_dims",
+                             "scatter_dims_to_operand_dims", "index_vector_dim"}));
      }},
 };
 
@@ -250,7 +251,8 @@ void Printer::operation(Op const& op, std::string const& indent) {
     if (op.name == "chlo.erf" || op.name == "chlo.erfc") out += " -> " + text_of(op.types[0]);
   } else {
     out += std::format("\"{}\"({}) <{{", full, list(op.operands));
-    for (bool first = true; auto const& [key, value] : op.attributes) out += std::format("{}{} = {}", std::exchange(first, false) ? "" : ", ", key, attribute_text(value));
+    for (bool first = true; auto const& [key, value] : op.attributes)
+      out += std::format("{}{} = {}", std::exchange(first, false) ? "" : ", ", key, attribute_text(value));
     out += "}>";
     for (std::size_t k = 0; k < op.regions.size(); ++k) out += k ? ", " : " (", region(op.regions[k], indent);
     out += std::format("{} : {}", op.regions.empty() ? "" : ")", signature(op));
@@ -275,7 +277,8 @@ void Printer::body(Function const& function, std::string const& indent, std::str
   out += "\n";
 }
 std::string symbol(std::string_view text) {
-  bool const plain = !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) || c == '_'; }) && !std::isdigit(static_cast<unsigned char>(text[0]));
+  bool const plain = !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) || c == '_'; }) &&
+                     !std::isdigit(static_cast<unsigned char>(text[0]));
   return "@" + (plain ? std::string(text) : ir::quoted(text));
 }
 }  // namespace
@@ -292,7 +295,10 @@ std::string print_stablehlo(Module const& module) {
     printer.body(function, "    ", "return");
     auto const results = printer.type_list(function.returns);
     text += std::format("  func.func {} {}({}){} {{\n{}  }}\n", function.name == "main" ? "public" : "private", symbol(function.name), parameters,
-                        function.returns.empty() ? "" : function.returns.size() == 1 ? " -> " + results : " -> (" + results + ")", printer.out);
+                        function.returns.empty()       ? ""
+                        : function.returns.size() == 1 ? " -> " + results
+                                                       : " -> (" + results + ")",
+                        printer.out);
   }
   return text + "}\n";
 }
