@@ -9,7 +9,6 @@ import tenon.base;
 
 namespace tenon::ir::ops {
 using base::fail;
-extern OpDef const all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, collective_permute;
 namespace {
 enum class How : std::uint8_t { sum, avg, max, min, prod };
 
@@ -117,25 +116,26 @@ void reduce_scatter_vjp(Vjp& v) {
 }  // namespace
 
 // clang-format off
-constinit const OpDef all_reduce{.name = "all_reduce", .kind = Kind::collective, .signature = "Tensor input, sum|avg|max|min|prod reduction=sum, str group, int group_size=1",
-    .equation = {.build = same_equation}, .terms = "-", .mono = ".", .types = Types::first, .vjp = all_reduce_vjp, .saves = 1 | saves_result, .infer = infer_reduced,
-    .evaluate = evaluate_alone};
+constinit const OpDef all_reduce{.name = "all_reduce", .kind = Kind::collective,
+    .signature = "Tensor input, sum|avg|max|min|prod reduction=sum, str group, int group_size=1",
+    .equation = {.build = same_equation}, .terms = "-", .mono = ".", .types = Types::first, .vjp = all_reduce_vjp, .saves = 1 | saves_result,
+    .infer = infer_reduced, .evaluate = evaluate_alone};
 constinit const OpDef all_gather{.name = "all_gather", .kind = Kind::collective, .signature = "Tensor input, int dim=0, str group, int group_size=1",
-    .equation = {.build = [](Attrs const& a, std::span<Meta const* const> in) { return moved_equation(*in[0], {a.ints[0]}, group_of(a)); }}, .terms = "a", .mono = "+",
-    .copy = true, .types = Types::first,
+    .equation = {.build = [](Attrs const& a, std::span<Meta const* const> in) { return moved_equation(*in[0], {a.ints[0]}, group_of(a)); }}, .terms = "a",
+    .mono = "+", .copy = true, .types = Types::first,
     .vjp = [](Vjp& v) { v.grad(0) = call(reduce_scatter, {v.g()}, in_group(v.attrs, {Dim(0), v.attrs.ints[0]})); },
     .infer = [](Inference& call) { infer_moved(call, std::nullopt, call.attrs.ints[0]); }, .evaluate = evaluate_alone};
 constinit const OpDef reduce_scatter{.name = "reduce_scatter", .kind = Kind::collective,
     .signature = "Tensor input, sum|avg|max|min|prod reduction=sum, int dim=0, str group, int group_size=1",
-    .equation = {.build = [](Attrs const& a, std::span<Meta const* const> in) { return moved_equation(*in[0], {a.ints[1]}, group_of(a)); }}, .terms = "-", .mono = ".",
-    .types = Types::first, .vjp = reduce_scatter_vjp, .saves = 1 | saves_result,
-    .infer = [](Inference& call) {
+    .equation = {.build = [](Attrs const& a, std::span<Meta const* const> in) { return moved_equation(*in[0], {a.ints[1]}, group_of(a)); }}, .terms = "-",
+    .mono = ".", .types = Types::first, .vjp = reduce_scatter_vjp, .saves = 1 | saves_result, .infer = [](Inference& call) {
       need_average(call);
       infer_moved(call, call.attrs.ints[1], std::nullopt);
     }, .evaluate = evaluate_alone};
-constinit const OpDef all_to_all{.name = "all_to_all", .kind = Kind::collective, .signature = "Tensor input, int split_dim=0, int concat_dim=0, str group, int group_size=1",
-    .equation = {.build = [](Attrs const& a, std::span<Meta const* const> in) { return moved_equation(*in[0], {a.ints[0], a.ints[1]}, group_of(a)); }}, .terms = "a", .mono = "+",
-    .copy = true, .types = Types::first,
+constinit const OpDef all_to_all{.name = "all_to_all", .kind = Kind::collective,
+    .signature = "Tensor input, int split_dim=0, int concat_dim=0, str group, int group_size=1",
+    .equation = {.build = [](Attrs const& a, std::span<Meta const* const> in) { return moved_equation(*in[0], {a.ints[0], a.ints[1]}, group_of(a)); }},
+    .terms = "a", .mono = "+", .copy = true, .types = Types::first,
     .vjp = [](Vjp& v) { v.grad(0) = call(all_to_all, {v.g()}, in_group(v.attrs, {v.attrs.ints[1], v.attrs.ints[0]})); },
     .infer = [](Inference& call) { infer_moved(call, call.attrs.ints[0], call.attrs.ints[1]); }, .evaluate = evaluate_alone};
 constinit const OpDef broadcast{.name = "broadcast", .kind = Kind::collective, .signature = "Tensor input, int src=0, str group, int group_size=1",
@@ -144,9 +144,11 @@ constinit const OpDef broadcast{.name = "broadcast", .kind = Kind::collective, .
 constinit const OpDef reduce{.name = "reduce", .kind = Kind::collective, .signature = "Tensor input, int dst=0, str group, int group_size=1",
     .equation = {.build = same_equation}, .terms = "a", .mono = "+", .types = Types::first,
     .vjp = [](Vjp& v) { v.grad(0) = call(broadcast, {v.g()}, v.attrs); }, .infer = infer_rooted, .evaluate = evaluate_alone};
-constinit const OpDef collective_permute{.name = "collective_permute", .kind = Kind::collective, .signature = "Tensor input, int shift=1, str group, int group_size=1",
+constinit const OpDef collective_permute{.name = "collective_permute", .kind = Kind::collective,
+    .signature = "Tensor input, int shift=1, str group, int group_size=1",
     .equation = {.build = same_equation}, .terms = "a", .mono = "+", .copy = true, .types = Types::first,
-    .vjp = [](Vjp& v) { v.grad(0) = call(collective_permute, {v.g()}, in_group(v.attrs, {Dim(0) - v.attrs.ints[0]})); }, .infer = infer_same, .evaluate = evaluate_alone};
+    .vjp = [](Vjp& v) { v.grad(0) = call(collective_permute, {v.g()}, in_group(v.attrs, {Dim(0) - v.attrs.ints[0]})); }, .infer = infer_same,
+    .evaluate = evaluate_alone};
 
 namespace {
 constexpr std::array rows{&all_reduce, &all_gather, &reduce_scatter, &all_to_all, &broadcast, &reduce, &collective_permute};

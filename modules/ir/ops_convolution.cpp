@@ -9,19 +9,6 @@ import tenon.base;
 namespace tenon::ir::ops {
 using base::DType;
 using base::fail;
-// A list with an entry a dim, or one (or none: `usual`) for all dims.
-Dims spread(std::span<Dim const> list, std::size_t dims, std::string_view what, Dim usual) {
-  if (list.size() > 1 && list.size() != dims) fail("{} takes one number or {}, not {}", what, dims, list.size());
-  Dims full;
-  for (std::size_t d = 0; d < dims; ++d) full.push_back(list.empty() ? usual : list[list.size() == 1 ? 0 : d]);
-  return full;
-}
-Dims at_least_one(std::span<Dim const> list, std::size_t dims, std::string_view what) {
-  auto full = spread(list, dims, what, 1);
-  for (Dim const step : full)
-    if (less(step, 1)) fail("{} must be at least 1, not {}", what, step.value);
-  return full;
-}
 namespace {
 
 struct Sweep {  // one entry a spatial dim
@@ -305,20 +292,20 @@ constexpr std::string_view transpose_signature =
 // clang-format off
 constinit const OpDef convolution{.name = "convolution", .kind = Kind::contraction,
     .signature = "Tensor input, Tensor weight, int[] stride=[], int[] low=[], int[] high=[], int[] dilation=[], int[] input_dilation=[], int groups=1",
-    .equation = {.build = convolution_equation}, .terms = "aa", .combine = Monoid::sum, .mono = "..", .precision = Precision::low, .vjp = convolution_vjp, .saves = 3,
-    .infer = infer_convolution, .evaluate = evaluate_convolution};
+    .equation = {.build = convolution_equation}, .terms = "aa", .combine = Monoid::sum, .mono = "..", .precision = Precision::low, .vjp = convolution_vjp,
+    .saves = 3, .infer = infer_convolution, .evaluate = evaluate_convolution};
 constinit const OpDef conv1d{.name = "conv1d", .kind = Kind::contraction, .signature = conv_signature, .terms = "aab", .combine = Monoid::sum, .mono = "...",
     .precision = Precision::low, .decompose = conv_body<1>};
 constinit const OpDef conv2d{.name = "conv2d", .kind = Kind::contraction, .signature = conv_signature, .terms = "aab", .combine = Monoid::sum, .mono = "...",
     .precision = Precision::low, .decompose = conv_body<2>};
 constinit const OpDef conv3d{.name = "conv3d", .kind = Kind::contraction, .signature = conv_signature, .terms = "aab", .combine = Monoid::sum, .mono = "...",
     .precision = Precision::low, .decompose = conv_body<3>};
-constinit const OpDef conv_transpose1d{.name = "conv_transpose1d", .kind = Kind::contraction, .signature = transpose_signature, .terms = "aab", .combine = Monoid::sum,
-    .mono = "...", .precision = Precision::low, .decompose = conv_transpose_body<1>};
-constinit const OpDef conv_transpose2d{.name = "conv_transpose2d", .kind = Kind::contraction, .signature = transpose_signature, .terms = "aab", .combine = Monoid::sum,
-    .mono = "...", .precision = Precision::low, .decompose = conv_transpose_body<2>};
-constinit const OpDef conv_transpose3d{.name = "conv_transpose3d", .kind = Kind::contraction, .signature = transpose_signature, .terms = "aab", .combine = Monoid::sum,
-    .mono = "...", .precision = Precision::low, .decompose = conv_transpose_body<3>};
+constinit const OpDef conv_transpose1d{.name = "conv_transpose1d", .kind = Kind::contraction, .signature = transpose_signature, .terms = "aab",
+    .combine = Monoid::sum, .mono = "...", .precision = Precision::low, .decompose = conv_transpose_body<1>};
+constinit const OpDef conv_transpose2d{.name = "conv_transpose2d", .kind = Kind::contraction, .signature = transpose_signature, .terms = "aab",
+    .combine = Monoid::sum, .mono = "...", .precision = Precision::low, .decompose = conv_transpose_body<2>};
+constinit const OpDef conv_transpose3d{.name = "conv_transpose3d", .kind = Kind::contraction, .signature = transpose_signature, .terms = "aab",
+    .combine = Monoid::sum, .mono = "...", .precision = Precision::low, .decompose = conv_transpose_body<3>};
 
 namespace {
 constexpr std::array rows{&convolution, &conv1d, &conv2d, &conv3d, &conv_transpose1d, &conv_transpose2d, &conv_transpose3d};

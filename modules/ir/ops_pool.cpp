@@ -5,10 +5,6 @@ import tenon.base;
 
 namespace tenon::ir::ops {
 using base::fail;
-// ops_convolution.cpp
-Dims spread(std::span<Dim const> list, std::size_t dims, std::string_view what, Dim usual);
-Dims at_least_one(std::span<Dim const> list, std::size_t dims, std::string_view what);
-extern OpDef const max_pool;
 namespace {
 constexpr std::int64_t most_taps = 1 << 24;
 
@@ -119,7 +115,7 @@ void largest(Kernel const& kernel, Pool const& pool) {
       T value = comparable<T>(x, best);
       for (bool inside = true; inside;) {
         T const next = comparable<T>(x, offset);
-        if (next > value || (next != next && value == value)) best = offset, best_place = place, value = next;  // NaN wins
+        if (next > value || next != next) best = offset, best_place = place, value = next;  // NaN wins, the last one as in PyTorch
         inside = false;
         for (std::size_t d = dims; d-- > 0 && !inside;) {
           auto const dilation = pool.dilation[d].value, count = reaches[d][static_cast<std::size_t>(window[d])].count;
@@ -362,24 +358,24 @@ constinit const OpDef max_pool2d{.name = "max_pool2d", .kind = Kind::reduction, 
     .decompose = max_body<2>};
 constinit const OpDef max_pool3d{.name = "max_pool3d", .kind = Kind::reduction, .signature = max_signature, .results = 0, .terms = "-", .mono = ".",
     .decompose = max_body<3>};
-constinit const OpDef avg_pool1d{.name = "avg_pool1d", .kind = Kind::reduction, .signature = avg_signature, .equation = image_equation<1>, .terms = "a", .mono = "+",
-    .decompose = avg_body<1>};
-constinit const OpDef avg_pool2d{.name = "avg_pool2d", .kind = Kind::reduction, .signature = avg_signature, .equation = image_equation<2>, .terms = "a", .mono = "+",
-    .decompose = avg_body<2>};
-constinit const OpDef avg_pool3d{.name = "avg_pool3d", .kind = Kind::reduction, .signature = avg_signature, .equation = image_equation<3>, .terms = "a", .mono = "+",
-    .decompose = avg_body<3>};
-constinit const OpDef adaptive_avg_pool1d{.name = "adaptive_avg_pool1d", .kind = Kind::reduction, .signature = adaptive_avg_signature, .equation = image_equation<1>, .terms = "a", .mono = "+",
-    .decompose = adaptive_avg_body<1>};
-constinit const OpDef adaptive_avg_pool2d{.name = "adaptive_avg_pool2d", .kind = Kind::reduction, .signature = adaptive_avg_signature, .equation = image_equation<2>, .terms = "a", .mono = "+",
-    .decompose = adaptive_avg_body<2>};
-constinit const OpDef adaptive_avg_pool3d{.name = "adaptive_avg_pool3d", .kind = Kind::reduction, .signature = adaptive_avg_signature, .equation = image_equation<3>, .terms = "a", .mono = "+",
-    .decompose = adaptive_avg_body<3>};
-constinit const OpDef adaptive_max_pool1d{.name = "adaptive_max_pool1d", .kind = Kind::reduction, .signature = adaptive_max_signature, .results = 0, .terms = "-",
-    .mono = ".", .decompose = adaptive_max_body<1>};
-constinit const OpDef adaptive_max_pool2d{.name = "adaptive_max_pool2d", .kind = Kind::reduction, .signature = adaptive_max_signature, .results = 0, .terms = "-",
-    .mono = ".", .decompose = adaptive_max_body<2>};
-constinit const OpDef adaptive_max_pool3d{.name = "adaptive_max_pool3d", .kind = Kind::reduction, .signature = adaptive_max_signature, .results = 0, .terms = "-",
-    .mono = ".", .decompose = adaptive_max_body<3>};
+constinit const OpDef avg_pool1d{.name = "avg_pool1d", .kind = Kind::reduction, .signature = avg_signature, .equation = image_equation<1>, .terms = "a",
+    .mono = "+", .decompose = avg_body<1>};
+constinit const OpDef avg_pool2d{.name = "avg_pool2d", .kind = Kind::reduction, .signature = avg_signature, .equation = image_equation<2>, .terms = "a",
+    .mono = "+", .decompose = avg_body<2>};
+constinit const OpDef avg_pool3d{.name = "avg_pool3d", .kind = Kind::reduction, .signature = avg_signature, .equation = image_equation<3>, .terms = "a",
+    .mono = "+", .decompose = avg_body<3>};
+constinit const OpDef adaptive_avg_pool1d{.name = "adaptive_avg_pool1d", .kind = Kind::reduction, .signature = adaptive_avg_signature,
+    .equation = image_equation<1>, .terms = "a", .mono = "+", .decompose = adaptive_avg_body<1>};
+constinit const OpDef adaptive_avg_pool2d{.name = "adaptive_avg_pool2d", .kind = Kind::reduction, .signature = adaptive_avg_signature,
+    .equation = image_equation<2>, .terms = "a", .mono = "+", .decompose = adaptive_avg_body<2>};
+constinit const OpDef adaptive_avg_pool3d{.name = "adaptive_avg_pool3d", .kind = Kind::reduction, .signature = adaptive_avg_signature,
+    .equation = image_equation<3>, .terms = "a", .mono = "+", .decompose = adaptive_avg_body<3>};
+constinit const OpDef adaptive_max_pool1d{.name = "adaptive_max_pool1d", .kind = Kind::reduction, .signature = adaptive_max_signature, .results = 0,
+    .terms = "-", .mono = ".", .decompose = adaptive_max_body<1>};
+constinit const OpDef adaptive_max_pool2d{.name = "adaptive_max_pool2d", .kind = Kind::reduction, .signature = adaptive_max_signature, .results = 0,
+    .terms = "-", .mono = ".", .decompose = adaptive_max_body<2>};
+constinit const OpDef adaptive_max_pool3d{.name = "adaptive_max_pool3d", .kind = Kind::reduction, .signature = adaptive_max_signature, .results = 0,
+    .terms = "-", .mono = ".", .decompose = adaptive_max_body<3>};
 
 namespace {
 constexpr std::array rows{&max_pool, &max_pool1d, &max_pool2d, &max_pool3d, &avg_pool1d, &avg_pool2d, &avg_pool3d,

@@ -6,8 +6,6 @@ import tenon.base;
 namespace tenon::ir::ops {
 using base::DType;
 using base::fail;
-// ops_convolution.cpp
-Dims spread(std::span<Dim const> list, std::size_t dims, std::string_view what, Dim usual);
 namespace {
 
 DType wide_type(Var x) { return x.meta().dtype == DType::f64 ? DType::f64 : DType::f32; }
@@ -114,10 +112,10 @@ void interpolate_body(Body& b) {
   need_real(b.x());
   auto const scales = scales_of(b, reader, mode, corners);
   if (mode == Mode::area) {
-    constexpr std::array pools{"adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"};
+    constexpr std::array pools{&adaptive_avg_pool1d, &adaptive_avg_pool2d, &adaptive_avg_pool3d};
     Dims sizes;
     for (auto const& scale : scales) sizes.push_back(scale.to);
-    return void(b.out.push_back(call(*find_op(pools[scales.size() - 1]), {b.x()}, Attrs{}.with(sizes))));
+    return void(b.out.push_back(call(*pools[scales.size() - 1], {b.x()}, Attrs{}.with(sizes))));
   }
   b.out.push_back(in_wide(b.x(), [&](Var x) {
     for (std::size_t d = 0; d < scales.size(); ++d) x = resized(x, static_cast<int>(d) + 2, scales[d], mode, corners);
@@ -356,10 +354,10 @@ constinit const OpDef grid_sample{.name = "grid_sample", .kind = Kind::gather,
     .signature = "Tensor input, Tensor grid, bilinear|nearest|bicubic mode=bilinear, zeros|border|reflection padding_mode=zeros, bool align_corners=False",
     .terms = "a-", .mono = "..", .decompose = grid_sample_body};
 constinit const OpDef local_response_norm{.name = "local_response_norm", .kind = Kind::normalise,
-    .signature = "Tensor input, int size, float alpha=0.0001, float beta=0.75, float k=1.0", .terms = "-", .mono = ".", .types = Types::real, .precision = Precision::wide,
-    .decompose = local_response_norm_body};
-constinit const OpDef bilinear{.name = "bilinear", .kind = Kind::contraction, .signature = "Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None", .terms = "aaab",
-    .combine = Monoid::sum, .mono = "....", .precision = Precision::low, .decompose = bilinear_body};
+    .signature = "Tensor input, int size, float alpha=0.0001, float beta=0.75, float k=1.0", .terms = "-", .mono = ".", .types = Types::real,
+    .precision = Precision::wide, .decompose = local_response_norm_body};
+constinit const OpDef bilinear{.name = "bilinear", .kind = Kind::contraction, .signature = "Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None",
+    .terms = "aaab", .combine = Monoid::sum, .mono = "....", .precision = Precision::low, .decompose = bilinear_body};
 
 namespace {
 constexpr std::array rows{&interpolate, &affine_grid, &grid_sample, &local_response_norm, &bilinear};

@@ -96,6 +96,18 @@ Var cut(Var x, Dim dim, Dim start, Dim end) { return call(ops::slice, {x}, Attrs
 Var counting(Var like, Dim n) {
   return create(*like.emit, ops::arange, Attrs{}.with(Dim(absent)).with(like.meta().device).with_num(0).with_num(Scalar(n)).with_num(1));
 }
+Dims spread(std::span<Dim const> list, std::size_t dims, std::string_view what, Dim usual) {
+  if (list.size() > 1 && list.size() != dims) base::fail("{} takes one number or {}, not {}", what, dims, list.size());
+  Dims full;
+  for (std::size_t d = 0; d < dims; ++d) full.push_back(list.empty() ? usual : list[list.size() == 1 ? 0 : d]);
+  return full;
+}
+Dims at_least_one(std::span<Dim const> list, std::size_t dims, std::string_view what) {
+  auto full = spread(list, dims, what, 1);
+  for (Dim const step : full)
+    if (less(step, 1)) base::fail("{} must be at least 1, not {}", what, step.value);
+  return full;
+}
 int dim_of(Var x, Dim dim) { return base::wrap_dim("dim", dim.value, std::max(x.rank(), 1)); }
 
 Var operator+(Var a, Var b) { return a.is_tensor() ? call(ops::add, {a, b}, one_alpha) : call(ops::add, {b, a}, one_alpha); }

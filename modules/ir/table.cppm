@@ -24,9 +24,7 @@ extern const OpDef add, sub, mul, div, pow, maximum, minimum, remainder, floor_d
 // ops_reduction.cpp
 extern const OpDef sum, mean, amax, amin, prod, any, all, argmax, argmin, cumsum;
 // ops_contraction.cpp
-extern const OpDef matmul, conv2d, conv2d_input_grad, conv2d_weight_grad;
-// ops_window.cpp
-extern const OpDef max_pool2d, max_pool2d_grad, avg_pool2d, avg_pool2d_grad;
+extern const OpDef matmul;
 // ops_view.cpp
 extern const OpDef reshape, permute, transpose, expand, unsqueeze, squeeze, slice, select, slice_grad, flatten;
 // ops_gather.cpp
@@ -58,7 +56,14 @@ extern const OpDef sort, cummax, cummin, argsort, topk, max_dim, min_dim;
 // ops_scan.cpp
 extern const OpDef cumprod, logcumsumexp;
 // ops_convolution.cpp
-extern const OpDef convolution;
+extern const OpDef convolution, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d;
+// ops_pool.cpp
+extern const OpDef max_pool, max_pool1d, max_pool2d, max_pool3d, avg_pool1d, avg_pool2d, avg_pool3d, adaptive_avg_pool1d, adaptive_avg_pool2d,
+    adaptive_avg_pool3d;
+// ops_resize.cpp
+extern const OpDef interpolate, grid_sample;
+// ops_collective.cpp
+extern const OpDef all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, collective_permute;
 // ops_selection.cpp
 extern const OpDef nonzero, masked_select, unique;
 // clang-format on
@@ -67,7 +72,7 @@ extern const OpDef nonzero, masked_select, unique;
 
 namespace tenon::ir::ops {
 /// The rows of ops_KIND.cpp, listed at its end.
-std::span<OpDef const* const> pointwise_rows(), binary_rows(), reduction_rows(), contraction_rows(), window_rows(), view_rows(), gather_rows(), creation_rows(),
+std::span<OpDef const* const> pointwise_rows(), binary_rows(), reduction_rows(), contraction_rows(), view_rows(), gather_rows(), creation_rows(),
     composite_rows(), norm_rows(), loss_rows(), special_rows(), activation_rows(), distance_rows(), pair_loss_rows(), matrix_rows(), split_rows(),
     layout_rows(), diagonal_rows(), index_rows(), sort_rows(), scan_rows(), statistics_rows(), product_rows(), convolution_rows(), pool_rows(), resize_rows(),
     bag_rows(), einsum_rows(), selection_rows(), spelling_rows(), collective_rows();
@@ -84,4 +89,7 @@ Var cut(Var x, Dim dim, Dim start, Dim end);
 Var counting(Var like, Dim n);
 /// `dim` of `x`, wrapped; 0 for a 0-d tensor.
 int dim_of(Var x, Dim dim);
+/// A list with an entry a dim, or one (or none: `usual`) for all dims; the other one takes no entry below 1.
+Dims spread(std::span<Dim const> list, std::size_t dims, std::string_view what, Dim usual);
+Dims at_least_one(std::span<Dim const> list, std::size_t dims, std::string_view what);
 }  // namespace tenon::ir
