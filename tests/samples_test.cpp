@@ -48,11 +48,12 @@ Ran run(std::string const& command) {
   int const status = system((command + " >" + (folder.path / "out").string() + " 2>" + (folder.path / "err").string() + " </dev/null").c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of(folder.path / "out"), text_of(folder.path / "err")};
 }
-Ran tour(std::string const& arguments) {
-  auto const program = build_folder() / "samples" / "s0_tour";
-  if (!fs::exists(program)) REQUIRE(run("ninja -C " + build_folder().string() + " samples/s0_tour").status == 0);
+Ran sample(std::string const& name, std::string const& arguments) {
+  auto const program = build_folder() / "samples" / name;
+  if (!fs::exists(program)) REQUIRE(run("ninja -C " + build_folder().string() + " samples/" + name).status == 0);
   return run(program.string() + " " + arguments);
 }
+Ran tour(std::string const& arguments) { return sample("s0_tour", arguments); }
 
 // One line, which begins with the sample's name and holds `what`; nothing was printed before, and the status is 1.
 void check_refused(Ran const& ran, std::string const& what) {
@@ -134,6 +135,23 @@ TEST_CASE("an unknown dtype, an unreadable text and an unwritable file are refus
   check_refused(tour("no/such/text"), "no/such/text: can't be read: No such file or directory");
   check_refused(tour(folder.file("empty.txt", "")), "empty.txt: the file is empty");
   check_refused(tour("--json --dtype i64"), "only floating tensors have gradients");
+}
+
+TEST_CASE("the lesson on graphs gives its claims") {
+  Folder const folder;
+  auto const file = (folder.path / "rows.json").string();
+  auto const ran = sample("s2_1_graph", "--json=" + file);
+  CHECK(ran.errors == "");
+  CHECK(ran.status == 0);
+  for (std::string const part : {"x + x.T + 1.0: the same 6 nodes as PyTorch's", "the MLP in ATen: the same 12 nodes as PyTorch's", "in 2 places",
+                                 "with fullgraph: by_element: fullgraph: "})
+    CHECK_MESSAGE(ran.output.find(part) != std::string::npos, part);
+  auto const rows = text_of(file);
+  for (std::string const part : {"[{\"id\": \"2.1.a\", \"sample\": \"s2_1_graph\", ", "\"verdict\": \"reproduced\", ", "{\"id\": \"2.1.b\", ",
+                                 "\"verdict\": \"reproduced with a difference\", "})
+    CHECK_MESSAGE(rows.find(part) != std::string::npos, rows);
+  CHECK(sample("s2_1_graph", "--json").output.starts_with("[{\"id\": \"2.1.a\""));
+  CHECK(sample("s2_1_graph", "more").status == 2);
 }
 
 TEST_CASE("an option that does not exist is a usage error") {

@@ -29,7 +29,17 @@ class GraphReader : fx::Reader {
   }
 
  private:
+  // Types and targets stand without escapes in both texts.
+  void check(FxNode const& node, std::size_t start) {
+    auto const control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '"' || c == '\\' || c == 127; };
+    if (std::ranges::any_of(node.type, control)) refuse_at(start, std::format("the type of {} holds a quote or a control character", node.name));
+    auto target = std::string_view(node.target);
+    if (node.code == Code::placeholder) target.remove_prefix(std::min(target.find_first_not_of('*'), target.size()));
+    auto const odd = [](char c) { return !fx::is_letter(c) && c != '.' && c != '<' && c != '>'; };
+    if (target.empty() || std::ranges::any_of(target, odd)) refuse_at(start, std::format("no target is written {}", node.target));
+  }
   void add(FxNode node, std::size_t start) {
+    check(node, start);
     if (!names_.insert(node.name).second) refuse_at(start, std::format("{} is made twice", node.name));
     known_[node.name] = graph_.nodes.size();
     graph_.nodes.push_back(std::move(node));
