@@ -260,13 +260,14 @@ std::string_view Session::Data::module_path() {
   if (!impl) return {};
   std::string_view name;
   if (auto const argument = argument_of.find(impl->id); argument != argument_of.end())
-    name = arguments.names[static_cast<std::size_t>(argument->second)];
+    name = std::cmp_less(argument->second, names_of_tensors.size()) ? std::string_view(names_of_tensors[static_cast<std::size_t>(argument->second)])
+                                                                    : std::string_view();
   else if (auto const own = own_names.find(impl->id); own != own_names.end())
     name = own->second;
   if (name.size() <= inside.size() + 1 || !name.ends_with(inside)) return {};
   name.remove_suffix(inside.size() + 1);
   auto const root = [](std::string_view text) { return text.starts_with("args[") ? text.substr(0, text.find("].") + 1) : std::string_view{}; };
-  bool const several = std::ranges::any_of(arguments.names, [&](auto const& other) { return !root(other).empty() && root(other) != root(name); });
+  bool const several = std::ranges::any_of(names_of_tensors, [&](auto const& other) { return !root(other).empty() && root(other) != root(name); });
   if (!several) name.remove_prefix(std::min(root(name).size() + (root(name).empty() ? 0 : 1), name.size()));
   std::string path;
   for (char c : name)

@@ -5,6 +5,7 @@ import tenon.ir;
 import tenon.guards;
 import :tensor;
 import :interpreter;
+import :leaves;
 
 export namespace tenon::tracer {
 

@@ -87,8 +87,8 @@ struct Session::Data {
   bool over_limit = false;                                        ///< the site has as many segments as it may: this recording is run, not kept
   std::unordered_map<std::uint64_t, std::int32_t> argument_of{};  ///< tensors of the arguments by identity
   std::vector<std::string> names_of_tensors{}, names_of_values{};
-  std::unordered_map<std::uint64_t, std::string> own_names{};     ///< fields of the function itself
-  std::map<std::string, int, std::less<>> module_calls{};         ///< how often each layer was called in this recording
+  std::unordered_map<std::uint64_t, std::string> own_names{};  ///< fields of the function itself
+  std::map<std::string, int, std::less<>> module_calls{};      ///< how often each layer was called in this recording
 
   // session.cpp
   void begin();
