@@ -72,8 +72,8 @@ class Buffer : public RefCounted {
   ~Buffer();
   Buffer(Buffer const&) = delete;
   Buffer& operator=(Buffer const&) = delete;
-  std::byte* data() const { return data_; }
-  std::int64_t bytes() const { return bytes_; }
+  inline std::byte* data() const { return data_; }
+  inline std::int64_t bytes() const { return bytes_; }
 
  private:
   std::byte* data_;

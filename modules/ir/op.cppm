@@ -10,7 +10,7 @@ struct Meta : base::RefCounted {
   base::DType dtype = base::DType::f32;
   base::Device device{};
   Dims sizes, strides;
-  int rank() const { return static_cast<int>(sizes.size()); }
+  inline int rank() const { return static_cast<int>(sizes.size()); }
 };
 using MetaRef = base::Ref<Meta const>;
 /// A row-major Meta.
@@ -23,11 +23,11 @@ struct Attrs {
   base::InlineVector<Dim, 8> ints;
   base::InlineVector<Scalar, 2> nums;
   std::string_view text;  ///< interned
-  Attrs& with(Dim number) { return ints.push_back(number), *this; }
-  Attrs& with(base::DType dtype) { return with(Dim(static_cast<int>(dtype))); }
+  inline Attrs& with(Dim number) { return ints.push_back(number), *this; }
+  inline Attrs& with(base::DType dtype) { return with(Dim(static_cast<int>(dtype))); }
   Attrs& with(base::Device device) { return with(Dim(static_cast<int>(device.kind) * 256 + device.index)); }
   Attrs& with(std::span<Dim const> list);
-  Attrs& with_num(Scalar number) { return nums.push_back(number), *this; }
+  inline Attrs& with_num(Scalar number) { return nums.push_back(number), *this; }
   Attrs& with_text(std::string_view words);
 };
 /// Stands for an optional integer that is not given.
@@ -39,12 +39,12 @@ std::string_view intern(std::string_view text);
 struct AttrReader {
   Attrs const& attrs;
   std::size_t at = 0, num_at = 0;
-  Dim number() { return attrs.ints[at++]; }
-  bool flag() { return number().value != 0; }
-  base::DType dtype() { return static_cast<base::DType>(number().value); }
+  inline Dim number() { return attrs.ints[at++]; }
+  inline bool flag() { return number().value != 0; }
+  inline base::DType dtype() { return static_cast<base::DType>(number().value); }
   base::Device device();
   std::span<Dim const> list();
-  Scalar num() { return attrs.nums[num_at++]; }
+  inline Scalar num() { return attrs.nums[num_at++]; }
 };
 
 /// An operand: a value of a graph, or a number in its place (kind none: an optional operand that is not given).

@@ -19,17 +19,17 @@ struct Var {
   Emit* emit = nullptr;
   Input input{};
   Var() = default;
-  Var(Emit& to, int value) : emit(&to), input{value, {}} {}
-  Var(Emit* to, Input in) : emit(to), input(in) {}
+  inline Var(Emit& to, int value) : emit(&to), input{value, {}} {}
+  inline Var(Emit* to, Input in) : emit(to), input(in) {}
   template <class T>
     requires std::is_arithmetic_v<T>
   Var(T number) : input{-1, Scalar(number)} {}
-  Var(Dim number) : input{-1, Scalar(number)} {}
-  explicit operator bool() const { return input.value >= 0 || input.scalar.kind != ScalarKind::none; }
-  bool is_tensor() const { return input.value >= 0; }
-  Meta const& meta() const { return emit->meta(input.value); }
-  int rank() const { return meta().rank(); }
-  Dim size(int dim) const { return meta().sizes[static_cast<std::size_t>(dim < 0 ? dim + rank() : dim)]; }
+  inline Var(Dim number) : input{-1, Scalar(number)} {}
+  inline explicit operator bool() const { return input.value >= 0 || input.scalar.kind != ScalarKind::none; }
+  inline bool is_tensor() const { return input.value >= 0; }
+  inline Meta const& meta() const { return emit->meta(input.value); }
+  inline int rank() const { return meta().rank(); }
+  inline Dim size(int dim) const { return meta().sizes[static_cast<std::size_t>(dim < 0 ? dim + rank() : dim)]; }
 };
 /// Calls an op on the emitter of the first tensor among `inputs`.
 Var call(OpDef const& op, std::initializer_list<Var> inputs, Attrs attrs = {});
@@ -51,11 +51,11 @@ struct Vjp {
   std::span<Var const> in, out, cotangents;
   std::span<bool const> wanted;
   std::vector<Var> grads;
-  Var g(int k = 0) const { return cotangents[static_cast<std::size_t>(k)]; }
-  Var x(int k = 0) const { return in[static_cast<std::size_t>(k)]; }
-  Var y(int k = 0) const { return out[static_cast<std::size_t>(k)]; }
-  bool wants(int k) const { return wanted[static_cast<std::size_t>(k)]; }
-  Var& grad(int k) { return grads[static_cast<std::size_t>(k)]; }
+  inline Var g(int k = 0) const { return cotangents[static_cast<std::size_t>(k)]; }
+  inline Var x(int k = 0) const { return in[static_cast<std::size_t>(k)]; }
+  inline Var y(int k = 0) const { return out[static_cast<std::size_t>(k)]; }
+  inline bool wants(int k) const { return wanted[static_cast<std::size_t>(k)]; }
+  inline Var& grad(int k) { return grads[static_cast<std::size_t>(k)]; }
 };
 
 /// What inference may read and must fill: one Meta a result; `meta` of an operand is null where a number stands.
@@ -65,7 +65,7 @@ struct Inference {
   std::span<Meta const* const> in;
   std::span<Scalar const> scalars;
   std::vector<Meta> out{};
-  Meta const& x(int k = 0) const { return *in[static_cast<std::size_t>(k)]; }
+  inline Meta const& x(int k = 0) const { return *in[static_cast<std::size_t>(k)]; }
 };
 
 /// Elements in memory: `data` points at the element of index 0.
@@ -73,11 +73,11 @@ struct Strided {
   std::byte* data = nullptr;
   base::DType dtype = base::DType::f32;
   base::Shape sizes{}, strides{};
-  std::byte* at(std::int64_t offset) const { return data + offset * base::bytes_of(dtype); }
-  double real(std::int64_t offset) const { return base::load_real(dtype, at(offset)); }
-  std::int64_t whole(std::int64_t offset) const { return base::load_whole(dtype, at(offset)); }
-  void set(std::int64_t offset, double value) const { base::store_real(dtype, at(offset), value); }
-  void set_whole(std::int64_t offset, std::int64_t value) const { base::store_whole(dtype, at(offset), value); }
+  inline std::byte* at(std::int64_t offset) const { return data + offset * base::bytes_of(dtype); }
+  inline double real(std::int64_t offset) const { return base::load_real(dtype, at(offset)); }
+  inline std::int64_t whole(std::int64_t offset) const { return base::load_whole(dtype, at(offset)); }
+  inline void set(std::int64_t offset, double value) const { base::store_real(dtype, at(offset), value); }
+  inline void set_whole(std::int64_t offset, std::int64_t value) const { base::store_whole(dtype, at(offset), value); }
 };
 /// A call on memory; `scalars[k]` holds the number where operand k's data is not a tensor; symbolic attributes are plain here.
 struct Kernel {
