@@ -202,6 +202,11 @@ struct Exporter {
       }
       case Type::real:
         return number(reader.num());
+      case Type::reals: {
+        std::vector<FxArg> items;
+        for (auto left = reader.number().value; left > 0; --left) items.push_back(number(reader.num()));
+        return FxArg::of_items(ArgKind::list, std::move(items));
+      }
       case Type::text:
         return FxArg::of_text(reader.attrs.text);
       case Type::flag:
