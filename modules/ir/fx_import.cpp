@@ -243,9 +243,9 @@ struct Importer {
     int const first = graph.add(op, std::move(matched.inputs), std::move(matched.attrs), {});
     std::vector<int> values;
     for (int k = 0; k < graph.nodes.back().results; ++k) values.push_back(first + k);
-    if (op.results == 1) graph.values[static_cast<std::size_t>(first)].name = node.name;
+    tuple.back() = fx::gives_tuple(op, static_cast<int>(values.size()));
+    if (!tuple.back()) graph.values[static_cast<std::size_t>(first)].name = node.name;
     made.back() = std::move(values);
-    tuple.back() = op.results != 1;
   }
   void function(FxNode const& node) {
     auto const candidates = fx::spellings(node.code, node.target);
