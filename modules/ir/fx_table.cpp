@@ -164,9 +164,11 @@ constexpr std::string_view in_functional[] = {
     "gaussian_nll_loss", "hinge_embedding_loss", "margin_ranking_loss", "soft_margin_loss", "cosine_embedding_loss", "triplet_margin_loss", "conv1d", "conv2d",
     "conv_transpose1d", "conv_transpose2d", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
     "adaptive_max_pool2d", "interpolate", "grid_sample", "affine_grid", "pad", "one_hot", "dropout", "scaled_dot_product_attention", "embedding_bag", "fold",
-    "local_response_norm", "multi_margin_loss", "bilinear", "conv3d", "conv_transpose3d", "max_pool3d", "avg_pool3d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool3d", "multilabel_margin_loss", "multilabel_soft_margin_loss"};
+    "local_response_norm", "multi_margin_loss", "bilinear", "conv3d", "conv_transpose3d", "max_pool3d", "avg_pool3d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+    "adaptive_max_pool3d", "multilabel_margin_loss", "multilabel_soft_margin_loss"};
 constexpr std::string_view ours[] = {"constant", "batch_norm.train", "convolution", "max_pool"};
-constexpr ModuleRow modules[] = {  // kind, function, parameters, "NAME?" may be absent; what the constructor takes by place ("-": not passed on), what is not passed on
+// Kind, function, parameters ("NAME?" may be absent), what the constructor takes by place ("-": not passed on), what is not passed on.
+constexpr ModuleRow modules[] = {
     {"Linear", "torch.nn.functional.linear", "weight, bias?", "-, -", "in_features, out_features, bias"},
     {"Conv1d", "torch.nn.functional.conv1d", "weight, bias?", "-, -, -, stride, padding, dilation, groups", "in_channels, out_channels, kernel_size, bias"},
     {"Conv2d", "torch.nn.functional.conv2d", "weight, bias?", "-, -, -, stride, padding, dilation, groups", "in_channels, out_channels, kernel_size, bias"},
@@ -189,8 +191,8 @@ constexpr ModuleRow modules[] = {  // kind, function, parameters, "NAME?" may be
     {"Identity", "torch.clone", "", "", ""},
 };
 constexpr std::pair<std::string_view, std::string_view> signs[] = {
-    {"add", "+"}, {"sub", "-"}, {"mul", "*"}, {"floordiv", "//"}, {"truediv", "/"}, {"mod", "%"}, {"pow", "**"}, {"lshift", "<<"}, {"rshift", ">>"}, {"and_", "&"},
-    {"or_", "|"}, {"xor", "^"}, {"matmul", "@"}, {"eq", "=="}, {"ne", "!="}, {"lt", "<"}, {"gt", ">"}, {"le", "<="}, {"ge", ">="},
+    {"add", "+"}, {"sub", "-"}, {"mul", "*"}, {"floordiv", "//"}, {"truediv", "/"}, {"mod", "%"}, {"pow", "**"}, {"lshift", "<<"}, {"rshift", ">>"},
+    {"and_", "&"}, {"or_", "|"}, {"xor", "^"}, {"matmul", "@"}, {"eq", "=="}, {"ne", "!="}, {"lt", "<"}, {"gt", ">"}, {"le", "<="}, {"ge", ">="},
     {"iadd", "+="}, {"isub", "-="}, {"imul", "*="}, {"ifloordiv", "//="}, {"itruediv", "/="}, {"imod", "%="}, {"ipow", "**="}, {"ilshift", "<<="},
     {"irshift", ">>="}, {"iand", "&="}, {"ior", "|="}, {"ixor", "^="}, {"imatmul", "@="}};
 constexpr std::pair<std::string_view, std::string_view> prefixes[] = {{"pos", "+"}, {"neg", "-"}, {"invert", "~"}};
