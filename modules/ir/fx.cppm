@@ -36,6 +36,9 @@ std::span<Spelling const> spellings(OpDef const& op);
 /// The spellings that have that target, in the same order, then the one by the op's own signature; empty if it names no op.
 std::vector<Spelling const*> spellings(FxNode::Code code, std::string_view target);
 
+/// Whether a call gives a tuple: several results, or parts, of which there may be one. An op with results to choose from gives a tensor if it is one.
+inline bool gives_tuple(OpDef const& op, int results) { return results != 1 || (op.results == 0 && op.kind == ir::Kind::view); }
+
 /// What a module of torch.nn does: Linear(in, out, bias) → torch.nn.functional.linear(input, weight=weight, bias=bias).
 struct ModuleRow {
   std::string_view kind, target;

@@ -202,6 +202,11 @@ struct Exporter {
       }
       case Type::real:
         return number(reader.num());
+      case Type::reals: {
+        std::vector<FxArg> items;
+        for (auto left = reader.number().value; left > 0; --left) items.push_back(number(reader.num()));
+        return FxArg::of_items(ArgKind::list, std::move(items));
+      }
       case Type::text:
         return FxArg::of_text(reader.attrs.text);
       case Type::flag:
@@ -332,7 +337,7 @@ struct Exporter {
     auto target = std::string_view(made->target);
     if (target.starts_with("torch.ops.")) target = target.substr(0, target.rfind('.'));  // without the overload
     made->name = names.unique(target.substr(target.rfind('.') + 1));
-    bool const one = node.op->results == 1;
+    bool const one = !fx::gives_tuple(*node.op, node.results);
     add(std::move(*made), one ? node.first : -1);
     auto const tuple = fx.nodes.size() - 1;
     for (int k = 0; !one && k < node.results; ++k) {

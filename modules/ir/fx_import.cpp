@@ -53,6 +53,12 @@ struct Importer {
   }
 
   // -- arguments --
+  static Scalar number(FxArg const& arg, Parameter const& parameter, std::string_view wish) {
+    if (arg.kind == ArgKind::whole) return arg.whole;
+    if (arg.kind == ArgKind::real) return arg.real;
+    if (arg.kind != ArgKind::boolean) misfit(std::format("{} must be {}", parameter.name, wish));
+    return arg.whole != 0;
+  }
   Input operand(FxArg const& arg, Parameter const& parameter) const {
     switch (arg.kind) {
       case ArgKind::node: {
@@ -60,17 +66,11 @@ struct Importer {
         if (tuple[place] || made[place].size() != 1) misfit(std::format("{} is a tuple, not a tensor", parameter.name));
         return {made[place][0], {}};
       }
-      case ArgKind::whole:
-        return {-1, Scalar(arg.whole)};
-      case ArgKind::real:
-        return {-1, Scalar(arg.real)};
-      case ArgKind::boolean:
-        return {-1, Scalar(arg.whole != 0)};
       case ArgKind::none:
         if (parameter.optional) return {};
         [[fallthrough]];
       default:
-        misfit(std::format("{} must be a tensor or a number", parameter.name));
+        return {-1, number(arg, parameter, "a tensor or a number")};
     }
   }
   void operands(FxArg const& arg, Parameter const& parameter, std::vector<Input>& to) const {
@@ -100,17 +100,16 @@ struct Importer {
         return;
       }
       case Type::real:
-        if (arg.kind == ArgKind::real)
-          to.with_num(arg.real);
-        else if (arg.kind == ArgKind::whole)
-          to.with_num(Scalar(arg.whole));
-        else if (arg.kind == ArgKind::boolean)
-          to.with_num(Scalar(arg.whole != 0));
-        else if (arg.kind == ArgKind::none && parameter.optional)
-          to.with_num(Scalar());
-        else
-          misfit(std::format("{} must be a number", parameter.name));
+        to.with_num(arg.kind == ArgKind::none && parameter.optional ? Scalar() : number(arg, parameter, "a number"));
         return;
+      case Type::reals: {
+        auto const items = arg.kind == ArgKind::list || arg.kind == ArgKind::tuple ? arg.items
+                           : arg.kind == ArgKind::none                             ? std::vector<FxArg>{}
+                                                                                   : std::vector{arg};
+        to.with(Dim(items.size()));
+        for (auto const& item : items) to.with_num(number(item, parameter, "numbers"));
+        return;
+      }
       case Type::text:
         if (arg.kind != ArgKind::text) misfit(std::format("{} must be a string", parameter.name));
         to.with_text(arg.text);
@@ -244,9 +243,9 @@ struct Importer {
     int const first = graph.add(op, std::move(matched.inputs), std::move(matched.attrs), {});
     std::vector<int> values;
     for (int k = 0; k < graph.nodes.back().results; ++k) values.push_back(first + k);
-    if (op.results == 1) graph.values[static_cast<std::size_t>(first)].name = node.name;
+    tuple.back() = fx::gives_tuple(op, static_cast<int>(values.size()));
+    if (!tuple.back()) graph.values[static_cast<std::size_t>(first)].name = node.name;
     made.back() = std::move(values);
-    tuple.back() = op.results != 1;
   }
   void function(FxNode const& node) {
     auto const candidates = fx::spellings(node.code, node.target);

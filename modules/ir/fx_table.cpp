@@ -71,6 +71,9 @@ constexpr Row rows[] = {
     {"min.dim", "", "torch.min", "input, dim, keepdim"},
     {"cross_entropy", "", "torch.nn.functional.cross_entropy", "input, target, weight, ..."},
     {"nll_loss", "", "torch.nn.functional.nll_loss", "input, target, weight, ..."},
+    {"embedding_bag", "", "torch.nn.functional.embedding_bag", "input, weight, offsets, *, per_sample_weights, ..."},
+    {"einsum", "", "torch.einsum", "equation, operands"},
+    {"copy_", "", ".copy_", "input, src"},
     // ATen
     {"add", "", "torch.ops.aten.add.Tensor", "input, other, *, alpha"},
     {"sub", "", "torch.ops.aten.sub.Tensor", "input, other, *, alpha"},
@@ -147,6 +150,7 @@ constexpr Row rows[] = {
     {"index_fill", "", "torch.ops.aten.index_fill.int_Scalar", "input, dim, index, value"},
     {"arange", "", "torch.ops.aten.arange.start_step", "start, end, step, *, dtype, device"},
     {"randint", "", "torch.ops.aten.randint.low", "low, high, size, *, dtype, device"},
+    {"conv2d", "<", "torch.ops.aten.convolution.default", "input, weight, bias, stride, padding, dilation, False, [0, 0], groups"},
     {"clone", "<", "torch.ops.aten.alias.default", "input"},
     {"clone", "<", "torch.ops.aten.lift_fresh_copy.default", "input"},
     {"cross_entropy", "", "torch.ops.aten.cross_entropy_loss.default", "input, target, weight, reduction, ignore_index, label_smoothing"},
@@ -160,9 +164,11 @@ constexpr std::string_view in_functional[] = {
     "gaussian_nll_loss", "hinge_embedding_loss", "margin_ranking_loss", "soft_margin_loss", "cosine_embedding_loss", "triplet_margin_loss", "conv1d", "conv2d",
     "conv_transpose1d", "conv_transpose2d", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
     "adaptive_max_pool2d", "interpolate", "grid_sample", "affine_grid", "pad", "one_hot", "dropout", "scaled_dot_product_attention", "embedding_bag", "fold",
-    "local_response_norm", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss"};
-constexpr std::string_view ours[] = {"constant", "batch_norm.train"};
-constexpr ModuleRow modules[] = {  // kind, function, parameters, "NAME?" may be absent; what the constructor takes by place ("-": not passed on), what is not passed on
+    "local_response_norm", "multi_margin_loss", "bilinear", "conv3d", "conv_transpose3d", "max_pool3d", "avg_pool3d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+    "adaptive_max_pool3d", "multilabel_margin_loss", "multilabel_soft_margin_loss"};
+constexpr std::string_view ours[] = {"constant", "batch_norm.train", "convolution", "max_pool"};
+// Kind, function, parameters ("NAME?" may be absent), what the constructor takes by place ("-": not passed on), what is not passed on.
+constexpr ModuleRow modules[] = {
     {"Linear", "torch.nn.functional.linear", "weight, bias?", "-, -", "in_features, out_features, bias"},
     {"Conv1d", "torch.nn.functional.conv1d", "weight, bias?", "-, -, -, stride, padding, dilation, groups", "in_channels, out_channels, kernel_size, bias"},
     {"Conv2d", "torch.nn.functional.conv2d", "weight, bias?", "-, -, -, stride, padding, dilation, groups", "in_channels, out_channels, kernel_size, bias"},
@@ -185,8 +191,8 @@ constexpr ModuleRow modules[] = {  // kind, function, parameters, "NAME?" may be
     {"Identity", "torch.clone", "", "", ""},
 };
 constexpr std::pair<std::string_view, std::string_view> signs[] = {
-    {"add", "+"}, {"sub", "-"}, {"mul", "*"}, {"floordiv", "//"}, {"truediv", "/"}, {"mod", "%"}, {"pow", "**"}, {"lshift", "<<"}, {"rshift", ">>"}, {"and_", "&"},
-    {"or_", "|"}, {"xor", "^"}, {"matmul", "@"}, {"eq", "=="}, {"ne", "!="}, {"lt", "<"}, {"gt", ">"}, {"le", "<="}, {"ge", ">="},
+    {"add", "+"}, {"sub", "-"}, {"mul", "*"}, {"floordiv", "//"}, {"truediv", "/"}, {"mod", "%"}, {"pow", "**"}, {"lshift", "<<"}, {"rshift", ">>"},
+    {"and_", "&"}, {"or_", "|"}, {"xor", "^"}, {"matmul", "@"}, {"eq", "=="}, {"ne", "!="}, {"lt", "<"}, {"gt", ">"}, {"le", "<="}, {"ge", ">="},
     {"iadd", "+="}, {"isub", "-="}, {"imul", "*="}, {"ifloordiv", "//="}, {"itruediv", "/="}, {"imod", "%="}, {"ipow", "**="}, {"ilshift", "<<="},
     {"irshift", ">>="}, {"iand", "&="}, {"ior", "|="}, {"ixor", "^="}, {"imatmul", "@="}};
 constexpr std::pair<std::string_view, std::string_view> prefixes[] = {{"pos", "+"}, {"neg", "-"}, {"invert", "~"}};
@@ -230,10 +236,10 @@ Spelling spelling(OpDef const& op, std::string_view operands, std::string_view t
     } else if (part.ends_with('~')) {
       item.kind = Item::Kind::first;
       part.remove_suffix(1);
-    } else if (part.starts_with('[')) {
+    } else if (part.starts_with('[') && std::isalpha(static_cast<unsigned char>(part[1]))) {
       item.kind = Item::Kind::wrapped;
       part = part.substr(1, part.size() - 2);
-    } else if (part[0] == '\'' || part == "True" || part == "False" || part == "None") {
+    } else if (part[0] == '\'' || part[0] == '[' || part == "True" || part == "False" || part == "None") {
       item.kind = Item::Kind::literal;
       item.value = literal(part);
       made.items.push_back(std::move(item));
@@ -249,19 +255,31 @@ Spelling spelling(OpDef const& op, std::string_view operands, std::string_view t
 }
 // The spelling by the op's own signature: ATen's order, keywords behind "*"; functions of torch take every attribute by name.
 Spelling own_spelling(OpDef const& op, bool aten) {
-  bool const known = find_op(op.name) == &op && !op.name.ends_with("_grad") && std::ranges::find(ours, op.name) == std::end(ours);
-  bool const functional = std::ranges::find(in_functional, op.name) != std::end(in_functional);
-  std::string const target = !known && op.name.find('.') != std::string_view::npos && find_op(op.name) != &op ? std::format("torch.ops.{}.default", op.name)
-                             : !known ? std::format("torch.ops.tenon.{}.default", op.name)
-                             : aten   ? std::format("torch.ops.aten.{}.default", op.name)
-                                      : std::format("{}{}", functional ? "torch.nn.functional." : "torch.", op.name);
+  bool const in_table = find_op(op.name) == &op;
+  bool const known = in_table && op.kind != ir::Kind::collective && !op.name.ends_with("_grad") && std::ranges::find(ours, op.name) == std::end(ours);
+  bool const linalg = op.name.starts_with("linalg.");
+  auto const name_of = op.name.substr(linalg ? 7 : 0);  // "clamp.Tensor" is an overload of clamp
+  auto const base_name = name_of.substr(0, name_of.find('.')),
+             overload = name_of.find('.') == std::string_view::npos ? "default" : name_of.substr(base_name.size() + 1);
+  bool const functional = std::ranges::find(in_functional, base_name) != std::end(in_functional);
+  std::string const target = !in_table && op.name.find('.') != std::string_view::npos ? std::format("torch.ops.{}.default", op.name)
+                             : !known                                                 ? std::format("torch.ops.tenon.{}.default", op.name)
+                             : aten ? std::format("torch.ops.aten.{}{}.{}", linalg ? "linalg_" : "", base_name, overload)
+                                    : std::format("torch.{}{}",
+                                                  functional ? "nn.functional."
+                                                  : linalg   ? "linalg."
+                                                             : "",
+                                                  base_name);
   std::string arguments;
   bool const by_place = aten || !known;
+  bool attribute = false, keyword = false;  // an operand behind an attribute goes by its name
   for (auto const part : parts(op.signature)) {
     auto const word = part.substr(std::min(part.find(' ') + 1, part.size()));
     auto const name = part == "*" ? part : word.substr(0, word.find('='));
     bool const operand = part.starts_with("Tensor");
+    attribute = attribute || (!operand && part != "*");
     if (part.starts_with("counter") || (!operand && !by_place)) continue;
+    if (!by_place && attribute && !std::exchange(keyword, true)) arguments += ", *";
     arguments += (arguments.empty() ? "" : ", ") + std::string(name);
   }
   if (!by_place) arguments += arguments.empty() ? "..." : ", ...";
