@@ -303,6 +303,24 @@ TEST_CASE("operations mean what StableHLO says where ours differ") {
   }
 }
 
+TEST_CASE("a comparator that puts NaN behind all numbers is one sort, of any length") {
+  auto const text = [](int n, std::string_view a, std::string_view b) {
+    return main_of(std::format("%a: tensor<{}xf32>", n), std::format("tensor<{}xf32>", n),
+                   std::format("%0 = \"stablehlo.sort\"(%a) <{{dimension = 0 : i64, is_stable = true}}> ({{\n^bb0(%x: tensor<f32>, %y: tensor<f32>):\n"
+                               "%1 = stablehlo.compare LT, %{1}, %{2}, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>\n"
+                               "%2 = stablehlo.compare NE, %{2}, %{2}, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>\n"
+                               "%3 = stablehlo.compare EQ, %{1}, %{1}, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>\n"
+                               "%4 = stablehlo.and %2, %3 : tensor<i1>\n%5 = stablehlo.or %1, %4 : tensor<i1>\nstablehlo.return %5 : tensor<i1>\n"
+                               "}}) : (tensor<{0}xf32>) -> tensor<{0}xf32>\nreturn %0 : tensor<{0}xf32>",
+                               n, a, b));
+  };
+  double const nan = std::numeric_limits<double>::quiet_NaN();
+  std::vector<Array> const inputs{numbers(DType::f32, {5}, {3, nan, -1, nan, 2})};
+  CHECK(support::distance(evaluated(ir::parse_stablehlo(text(5, "x", "y")), inputs), std::vector<double>{-1, 2, 3, nan, nan}) == 0);
+  CHECK(support::distance(evaluated(ir::parse_stablehlo(text(5, "y", "x")), inputs), std::vector<double>{nan, nan, 3, 2, -1}) == 0);
+  CHECK(ir::parse_stablehlo(text(100000, "x", "y")).nodes.size() == 1);
+}
+
 TEST_CASE("HLO is read with types on operands, tuples, fusions and branches") {
   auto const text = R"(HloModule a-b, is_scheduled=true, entry_computation_layout={(f32[3]{0}, pred[])->f32[3]{0}}
 FileNames

@@ -70,13 +70,29 @@ class Comparator {
     if (!a || !b || *a / 2 != *b / 2 || *a == *b) return std::nullopt;
     return std::pair(*a / 2, *a > *b);
   }
-  std::optional<Key> first(int value) const {
+  std::optional<Key> compared(int value) const {
     auto const* compare = op(value, "compare");
     auto const* word = compare && compare->operands.size() == 2 ? compare->find("comparison_direction") : nullptr;
     auto const found = word ? sides(*compare) : std::nullopt;
     if (!found) return std::nullopt;
     bool const less = says(word, "LT"), greater = says(word, "GT");
     return less || greater ? std::optional(Key{found->first, greater != found->second}) : std::nullopt;
+  }
+  // A comparison, or one that also says that a number comes before NaN: lt(l, r) or (r is NaN and l is not).
+  std::optional<Key> first(int value) const {
+    auto const* either = op(value, "or");
+    if (!either || either->operands.size() != 2) return compared(value);
+    for (std::size_t k = 0; k < 2; ++k) {
+      auto const key = compared(either->operands[k]);
+      auto const* both = op(either->operands[1 - k], "and");
+      if (!key || !both || both->operands.size() != 2) continue;
+      auto const& compare = *made_.at(either->operands[k]);
+      bool const less = says(compare.find("comparison_direction"), "LT");
+      int const l = compare.operands[less ? 0 : 1], r = compare.operands[less ? 1 : 0];
+      for (std::size_t j = 0; j < 2; ++j)
+        if (compares(both->operands[j], "NE", r, r) && compares(both->operands[1 - j], "EQ", l, l)) return key;
+    }
+    return std::nullopt;
   }
   bool equal(int value, std::size_t operand) const {
     auto const* compare = op(value, "compare");
