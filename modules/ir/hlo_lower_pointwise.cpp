@@ -54,12 +54,14 @@ void remainder(Step& step) {
 template <char name>
 void bitwise(Step& step) {
   if (real(step)) step.refuse("floats have no bits here");
-  pairwise(step, row(flags(step) ? (name == '&'   ? "logical_and"
-                                    : name == '|' ? "logical_or"
-                                                  : "logical_xor")
-                                 : (name == '&'   ? "bitwise_and"
-                                    : name == '|' ? "bitwise_or"
-                                                  : "bitwise_xor")));
+  OpDef const& op = row(flags(step) ? (name == '&'   ? "logical_and"
+                                       : name == '|' ? "logical_or"
+                                                     : "logical_xor")
+                                    : (name == '&'   ? "bitwise_and"
+                                       : name == '|' ? "bitwise_or"
+                                                     : "bitwise_xor"));
+  auto const [x, y] = pair(step);
+  step.give(x.is_tensor() ? call(op, {x, y}) : call(op, {y, x}));  // operand 0 of bits is a tensor
 }
 void negation(Step& step) {
   if (real(step)) step.refuse("floats have no bits here");

@@ -35,6 +35,8 @@ Var padded(Step& step, Var x, Item& value, std::span<std::int64_t const> low, st
   if (low.size() != rank || high.size() != rank || interior.size() != rank) step.refuse(std::format("padding of another rank than {}", rank));
   auto const fill = [&](Var from, Attrs const& places, Scalar number) {
     Attrs attrs = places;
+    auto const usual = default_attrs(ops::pad).ints;  // no places, then what else the row takes
+    for (std::size_t k = 1; k < usual.size(); ++k) attrs.with(usual[k]);
     return call(ops::pad, {from}, attrs.with_num(number));
   };
   // By a number that is known; by another one with a mask of what was there.

@@ -167,11 +167,18 @@ void searchsorted(Raising& r) {
   if (r.has(2)) row = taken_each(row, row.rank() - 1, r.x(2));
   bool const real = base::is_real(row.dtype()) || base::is_real(x.dtype());
   DType const type = row.dtype() == x.dtype() ? row.dtype() : real ? DType::f64 : DType::i64;
-  Sizes lead = row.sizes(), wide = x.sizes(), each = x.sizes();
-  lead.insert(lead.end() - 1, row.rank() == 1 ? 0 : 1, 1);
-  wide.push_back(row.sizes().back()), each.push_back(1);
-  Term const before = compare(right ? "GT" : "GE", broadcast(reshaped(convert(row, type), lead), wide), broadcast(reshaped(convert(x, type), each), wide));
-  r.out = {counted_true(!before, r.result().dtype)};
+  row = convert(row, type), x = convert(x, type);
+  I const n = row.sizes().back();
+  Type const counts{DType::i64, x.sizes()};
+  Term low = r.to.number(0, counts), high = r.to.number(n, counts);
+  for (I left = n; left > 0; left /= 2) {  // halves what is left, as the evaluator does
+    Term const open = compare("LT", low, high), middle = low + (high - low) / 2, at = binary("minimum", middle, n - 1);
+    Term const value = row.rank() == 1 ? taken(row, 0, at) : taken_each(row, row.rank() - 1, at);
+    Term const on = !compare(right ? "GT" : "GE", value, x);
+    low = choose(open & on, middle + 1, low);
+    high = choose(open & !on, middle, high);
+  }
+  r.out = {convert(low, r.result().dtype)};
 }
 void repeat_places(Raising& r) {  // element j stands where the sums of repeats pass j
   Type const grid{DType::i64, {r.result().sizes[0], r.x().sizes()[0]}};
