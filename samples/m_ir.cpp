@@ -49,6 +49,16 @@ void building(Graph const& graph) {
   std::cout << "Reading the text gives the same graph: " << std::boolalpha << equal(parse_graph(to_string(graph)), graph) << '\n';
 }
 
+// The same graph as torch.fx prints it, as generated code, and in ATen's words with types; parse_fx and from_fx read them back.
+void foreign_texts(Graph const& graph) {
+  heading("the same graph in FX's texts");
+  std::cout << to_string(to_fx(graph)) << '\n' << to_code(to_fx(graph)) << '\n';
+  FxGraph const aten = to_fx(graph, {.style = FxStyle::aten, .types = true});
+  std::cout << to_string(aten) << '\n';
+  Graph const back = from_fx(parse_fx(to_string(aten)));
+  std::cout << "Read back: " << back.nodes.size() << " calls; in FX again the same structure: " << same_structure(to_fx(back), to_fx(graph)) << '\n';
+}
+
 // 2. What a call means is decided before it runs.
 // A shape that does not fit is refused where the call is made, in one line with both numbers. A malformed text is refused where it is wrong.
 void refusals() {
@@ -172,6 +182,7 @@ int main(int argc, char** argv) {
     auto const x = elements({2, 3}, std::array{1.0, 2.0, 3.0, -1.0, 0.5, 0.0}), w = elements({3, 2}, std::array{0.5, -0.2, 0.3, 0.1, -0.6, 0.4});
     Graph const graph = classifier();
     building(graph);
+    foreign_texts(graph);
     refusals();
     running(graph, x, w);
     differentiating(graph, x, w);

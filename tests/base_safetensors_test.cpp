@@ -3,11 +3,13 @@
 #include <unistd.h>
 import std;
 import tenon.base;
+#include "caught.hpp"
 using namespace tenon::base;
 
 namespace {
 
 using namespace std::string_literals;
+using support::caught;
 namespace fs = std::filesystem;
 
 /// A folder of this process that is gone afterwards.
@@ -33,15 +35,6 @@ std::string with_header(std::string const& header, std::string const& data = {})
 FileTensor tensor(DType dtype, Shape shape, std::string const& bytes) { return {dtype, std::move(shape), std::as_bytes(std::span(bytes))}; }
 
 std::string text_of(FileTensor const& tensor) { return {reinterpret_cast<char const*>(tensor.data.data()), tensor.data.size()}; }
-
-std::string caught(std::function<void()> act) {
-  try {
-    act();
-  } catch (Error const& error) {
-    return error.what();
-  }
-  return "nothing";
-}
 
 /// Written by Python's safetensors 0.8.0 with PyTorch 2.15.0 from an i64 scalar, an empty f32, an f32, a bf16 and a bool tensor.
 std::string const written_by_python =

@@ -116,17 +116,85 @@ ir::Graph gradient_graph(ir::Graph const& graph, std::span<int const> wrt) {
 
 ir::Evaluated run(ir::Graph const& graph, std::span<Strided const> inputs) { return ir::evaluate(ir::decompose(graph), inputs); }
 
-std::string caught(std::function<void()> const& act) {
-  try {
-    act();
-  } catch (base::Error const& error) {
-    return error.what();
-  } catch (base::Bug const& bug) {
-    return std::string("Bug: ") + bug.what();
+namespace {
+// Evaluates each call as it is written.
+struct AtOnceEmit final : ir::Emit {
+  std::deque<Array> values;  // references stay valid while it grows
+  std::deque<ir::Meta> metas;
+  int add(Array array) {
+    metas.push_back(meta_of(array.at));
+    values.push_back(std::move(array));
+    return static_cast<int>(values.size()) - 1;
   }
-  return "nothing";
+  ir::Meta const& meta(int value) override { return metas[static_cast<std::size_t>(value)]; }
+  int op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir::Attrs attrs) override {
+    std::vector<Strided> in, out;
+    std::vector<ir::Scalar> scalars;
+    std::vector<ir::Var> vars;
+    for (auto const& input : inputs) {
+      in.push_back(input.value < 0 ? Strided{} : values[static_cast<std::size_t>(input.value)].at);
+      scalars.push_back(input.scalar);
+      vars.emplace_back(input.value < 0 ? nullptr : this, input);
+    }
+    if (!ir::has_kernel(op)) {
+      if (op.measured) (void)ir::measure(op, in, scalars, attrs, {});
+      ir::Body body{attrs, vars};
+      op.decompose(body);
+      int const first = static_cast<int>(values.size());
+      for (auto const& y : body.out) {
+        auto const array = values[static_cast<std::size_t>(y.input.value)];
+        (void)add(array);
+      }
+      return first;
+    }
+    std::vector<Array> results;
+    for (auto const& meta : ir::measure(op, in, scalars, attrs, {})) {
+      results.push_back(array(meta.dtype, ir::values(meta.sizes)));
+      out.push_back(results.back().at);
+    }
+    ir::evaluate(op, in, scalars, attrs, out);
+    int const first = static_cast<int>(values.size());
+    for (auto& result : results) (void)add(std::move(result));
+    return first;
+  }
+};
+}  // namespace
+
+AtOnce run_at_once(Call const& call, std::span<Array const> cotangents, std::span<int const> wrt) {
+  AtOnceEmit emit;
+  std::vector<ir::Input> inputs;
+  std::vector<ir::Var> in, out, g;
+  std::vector<std::size_t> tensors;
+  for (auto const& operand : call.operands) {
+    if (operand.tensor) tensors.push_back(inputs.size());
+    inputs.push_back(operand.tensor ? ir::Input{emit.add(*operand.tensor), {}} : ir::Input{-1, operand.number});
+    in.emplace_back(operand.tensor ? &emit : nullptr, inputs.back());
+  }
+  int const first = emit.op(*call.op, inputs, call.attrs), count = static_cast<int>(emit.values.size()) - first;
+  AtOnce done;
+  std::size_t next = 0;
+  for (int k = 0; k < count; ++k) {
+    done.results.push_back(emit.values[static_cast<std::size_t>(first + k)]);
+    out.emplace_back(emit, first + k);
+  }
+  if (wrt.empty()) return done;
+  for (auto const& y : out) {
+    bool const real = base::is_real(y.meta().dtype) && next < cotangents.size();
+    g.push_back(real ? ir::Var(emit, emit.add(cotangents[next])) : ir::Var());
+    next += real;
+  }
+  auto wanted = std::make_unique<bool[]>(in.size());
+  for (int k : wrt) wanted[tensors.at(static_cast<std::size_t>(k))] = true;
+  ir::Vjp vjp{call.attrs, in, out, g, {wanted.get(), in.size()}, {}};
+  ir::differentiate(*call.op, vjp);
+  for (int k : wrt) {
+    auto const place = tensors[static_cast<std::size_t>(k)];
+    auto const& grad = vjp.grads[place];
+    done.gradients.push_back(grad ? emit.values[static_cast<std::size_t>(grad.input.value)]
+                                  : array(emit.meta(inputs[place].value).dtype, call.operands[place].tensor->at.sizes));
+  }
+  return done;
 }
-bool says(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 int tier(int quick, int usual, int full) {
   char const* const name = std::getenv("TENON_TIER");

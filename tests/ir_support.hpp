@@ -1,5 +1,6 @@
 #pragma once
-// Tensors for tests of ir and above. Include behind `import std; import tenon.base; import tenon.ir;`: it includes nothing itself.
+// Tensors for tests of ir and above. Include behind `import std; import tenon.base; import tenon.ir;`: it includes no header of a library.
+#include "caught.hpp"
 
 namespace support {
 
@@ -46,9 +47,13 @@ tenon::ir::Graph gradient_graph(tenon::ir::Graph const& graph, std::span<int con
 /// Evaluates after decomposing.
 tenon::ir::Evaluated run(tenon::ir::Graph const& graph, std::span<tenon::ir::Strided const> inputs);
 
-/// The text of the Error, "Bug: " and its text for a Bug, or "nothing".
-std::string caught(std::function<void()> const& act);
-bool says(std::string_view text, std::string_view part);
+/// A call that was evaluated at once, as eager execution does: sizes that depend on elements are measured.
+struct AtOnce {
+  std::vector<Array> results, gradients;
+};
+/// Evaluates it, and the gradients of tensor operands `wrt` (counted among tensors) when there are cotangents: one a floating result.
+AtOnce run_at_once(Call const& call, std::span<Array const> cotangents = {}, std::span<int const> wrt = {});
+
 /// The test tier's count: quick, default or full, by TENON_TIER.
 int tier(int quick, int usual, int full);
 

@@ -230,7 +230,9 @@ TEST_CASE("a generalised call means what the plain calls mean that its constrain
   int compared = 0;
   for (auto const* op : ir::all_ops()) {
     int const before = compared;
-    for (auto const& call : support::samples(*op, random))
+    auto const calls = support::samples(*op, random);
+    if (calls.empty() && op->measured) continue;  // no graph holds one
+    for (auto const& call : calls)
       for (auto const mode : {Mode::shared, Mode::own, Mode::less_one}) try {
           check(call, mode, random, compared);
         } catch (std::exception const& error) {

@@ -6,22 +6,15 @@ import tenon.ir;
 import tenon.guards;
 import tenon.tracer;
 import tenon.nn;
+#include "caught.hpp"
 
 using namespace tenon;
 using namespace tenon::tracer;
+using support::caught;
 
 namespace {
 using Numbers = std::vector<double>;
 Numbers numbers(Tensor const& x) { return x.to_vector<double>(); }
-template <class F>
-std::string caught(F f) {
-  try {
-    f();
-  } catch (base::Error const& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // A folder that lives as long as a test case.
 struct Folder {

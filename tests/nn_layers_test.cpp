@@ -6,23 +6,16 @@ import tenon.ir;
 import tenon.guards;
 import tenon.tracer;
 import tenon.nn;
+#include "caught.hpp"
 
 using namespace tenon;
 using namespace tenon::tracer;
+using support::caught;
 
 // B batch, T tokens, C features or channels, H W image.
 namespace {
 using Numbers = std::vector<double>;
 Numbers numbers(Tensor const& x) { return x.to_vector<double>(); }
-template <class F>
-std::string caught(F f) {
-  try {
-    f();
-  } catch (base::Error const& error) {
-    return error.what();
-  }
-  return "no error";
-}
 double largest_difference(Numbers const& a, Numbers const& b) {
   if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
   double worst = 0;

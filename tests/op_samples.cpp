@@ -27,6 +27,7 @@ constexpr std::string_view table[] = {
     "reciprocal(f64[2, 3]{0.2..3})",
     "sin(f64[2, 3])",
     "cos(f64[])",
+    "cos(f64[2, 3])",
     "tanh(f64[2, 3])",
     "sigmoid(f64[2, 3])",
     "relu(f64[2, 3])",
@@ -211,6 +212,7 @@ constexpr std::string_view table[] = {
     "tril(f64[2, 3, 3], diagonal=-1)",
     "triu(f64[3, 4], diagonal=1)",
     "triu(i64[3, 3])",
+    "triu(f64[2, 3, 3])",
     // creation and random
     "full(size=[2, 3], fill_value=1.5)",
     "full(size=[], fill_value=2, dtype=i64)",
@@ -262,6 +264,7 @@ constexpr std::string_view table[] = {
     "nll_loss(f64[3, 5], i64[3], none)",
     "nll_loss(f64[2, 4, 3], i64[2, 3]{0..3}, f64[4]{0.5..2}, ignore_index=1)",
     "nll_loss(f64[5], i64[], none, reduction=sum)",
+    "nll_loss(f64[3, 5], i64[3], none, reduction=none)",
     "mse_loss(f64[2, 3], f64[2, 3])",
     "mse_loss(f64[2, 3], f64[2, 3], reduction=none)",
     "scaled_dot_product_attention(f64[2, 3, 4], f64[2, 5, 4], f64[2, 5, 2], none)",
@@ -514,12 +517,19 @@ Call sample(std::string_view line, std::mt19937& random) {
   return call;
 }
 
-std::vector<Call> samples(ir::OpDef const& op, std::mt19937& random) {
+namespace {
+std::vector<Call> drawn_from(std::span<std::span<std::string_view const> const> parts, ir::OpDef const& op, std::mt19937& random) {
   std::vector<Call> calls;
-  for (auto const lines : {std::span<std::string_view const>(table), view_lines(), window_lines()})
+  for (auto const lines : parts)
     for (auto const line : lines)
       if (line.substr(0, line.find('(')) == op.name) calls.push_back(sample(line, random));
   return calls;
 }
+}  // namespace
+
+std::vector<Call> samples(ir::OpDef const& op, std::mt19937& random) {
+  return drawn_from(std::array{std::span<std::string_view const>(table), view_lines(), form_lines(), window_lines()}, op, random);
+}
+std::vector<Call> measured_samples(ir::OpDef const& op, std::mt19937& random) { return drawn_from(std::array{measured_lines()}, op, random); }
 
 }  // namespace support

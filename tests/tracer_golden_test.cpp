@@ -141,6 +141,8 @@ std::map<std::string, Sequence> const sequences{
     {"random in function, fullgraph", {body(random_body), named}},
     {"in-place resize_", {body(resize_body), [](Label label) { return Given{.tensors = {ones({label == "a" ? 3 : 5})}}; }}},
     {"in-place resize_, fullgraph", {body(resize_body), named}},
+    // PyTorch's graph holds a size it does not know; here an argument's elements are there, and what is picked enters the graph as another tensor.
+    {"nonzero, fullgraph", {body([](Tensor const& x) { return nonzero(x) + 1; }), named}},
     {"shape branch", {body(shape_branch), of_shape}},
     {"recompile limit", {body(with_text), text_call}},
     {"recompile limit 3, fullgraph", {body(with_text), text_call}},

@@ -5,21 +5,14 @@ import tenon.base;
 import tenon.ir;
 import tenon.guards;
 import tenon.tracer;
+#include "caught.hpp"
 
 using namespace tenon;
 using namespace tenon::tracer;
+using support::caught;
 
 namespace {
 std::vector<double> numbers(Tensor const& x) { return x.to_vector<double>(); }
-template <class F>
-std::string caught(F f) {
-  try {
-    f();
-  } catch (base::Error const& error) {
-    return error.what();
-  }
-  return "no error";
-}
 struct Model {
   Tensor weight, bias;
   std::string name = "linear";
@@ -238,4 +231,48 @@ TEST_CASE("a stream that differs inside backward keeps the grad mode that it beg
   }
   CHECK(describe(fast.state()).graphs == 2);
   CHECK(describe(fast.state()).guards[1].starts_with("grad mode is on"));
+}
+
+TEST_CASE("a body may let its arguments go before a break") {
+  auto const body = [](std::vector<Tensor>& list, Tensor& x) {
+    Tensor y = list[0] + x;
+    list.clear();
+    x = y * 2.0;
+    double const seen = y.to_vector<double>()[0];
+    return x * seen;
+  };
+  auto const fast = compile(body);
+  for (int call = 0; call < 4; ++call) {
+    std::array<std::vector<double>, 2> results;
+    for (int side = 0; side < 2; ++side) {
+      std::vector<Tensor> list{full({3}, 1.0 + call)};
+      Tensor x = ones({3});
+      results[static_cast<std::size_t>(side)] = (side ? fast(list, x) : body(list, x)).to_vector<double>();
+    }
+    CHECK(results[0] == results[1]);
+  }
+}
+
+TEST_CASE("a proxy that is handed out again is a tensor of this call alone") {
+  std::vector<Tensor> kept;
+  auto const body = [&](Tensor const& x, bool keep) {
+    Tensor const y = x * 2.0, turned = transpose(y, 0, 1);
+    if (keep) kept.push_back(turned);
+    return turned + 1.0;
+  };
+  auto const fast = compile([&](Tensor const& x, int keep) { return body(x, keep != 0); });
+  for (int call = 0; call < 12; ++call) {
+    auto const wide = call % 3 == 1;
+    Tensor x = full({2, wide ? 4 : 3}, 1.0 + call);
+    if (call % 4 == 2) x = transpose(full({wide ? 4 : 3, 2}, 1.0 + call), 0, 1);
+    Tensor const got = fast(x, call % 5 == 3 ? 1 : 0);
+    auto const size = kept.size();
+    Tensor const want = body(x, false);
+    CHECK(kept.size() == size);
+    CHECK(got.shape() == want.shape());
+    CHECK(got.to_vector<double>() == want.to_vector<double>());
+  }
+  REQUIRE(kept.size() == 2);
+  CHECK(kept[0].to_vector<double>() == std::vector<double>(6, 8.0));
+  CHECK(kept[1].to_vector<double>() == std::vector<double>(6, 18.0));
 }

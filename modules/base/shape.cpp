@@ -19,24 +19,6 @@ void check_sizes(std::string_view what, Sizes shape) {
   if (::ranges::any_of(shape, [](std::int64_t size) { return size < 0; })) fail("{}: negative size in {}", what, to_string(shape));
 }
 
-/// Elements at one distance from each other.
-struct Run {
-  std::int64_t size, stride;
-};
-
-/// The longest runs of a strided shape, innermost first: dims that continue their inner neighbour become one.
-std::vector<Run> runs_of(Sizes shape, Sizes strides) {
-  std::vector<Run> runs;
-  for (auto const [size, stride] : views::zip(shape, strides) | views::reverse) {
-    if (size == 1) continue;
-    if (!runs.empty() && stride == runs.back().size * runs.back().stride)
-      runs.back().size *= size;
-    else
-      runs.push_back({size, stride});
-  }
-  return runs;
-}
-
 }  // namespace
 
 std::int64_t numel(Sizes shape) {
@@ -61,26 +43,6 @@ bool is_contiguous(Sizes shape, Sizes strides) {
     expected *= size;
   }
   return true;
-}
-
-std::optional<Shape> view_strides(Sizes from, Sizes strides, Sizes to) {
-  ensure(from.size() == strides.size(), "view_strides: one stride a dim");
-  std::int64_t const elements = numel(from);
-  if (elements != numel(to)) fail("view: {} of {} elements cannot be seen as {} of {}", to_string(from), elements, to_string(to), numel(to));
-  if (elements == 0) return ::ranges::equal(from, to) ? Shape(strides.begin(), strides.end()) : contiguous_strides(to);
-
-  auto const runs = runs_of(from, strides);
-  auto next = runs.begin();
-  Run rest{1, 1};  // what is left of the run that the current dim cuts
-  Shape result(to.size());
-  for (auto [size, stride] : views::zip(to, result) | views::reverse) {
-    if (size != 1 && rest.size == 1) rest = *next++;
-    stride = rest.stride;
-    if (size == 1) continue;
-    if (rest.size % size != 0) return std::nullopt;
-    rest = {rest.size / size, rest.stride * size};
-  }
-  return result;
 }
 
 Shape broadcast(std::string_view what, Sizes a, Sizes b) {

@@ -16,9 +16,6 @@ Shape contiguous_strides(std::span<std::int64_t const> shape);
 /// Whether elements lie in row-major order without gaps (strides of size-1 dims do not matter; an empty tensor is contiguous).
 bool is_contiguous(std::span<std::int64_t const> shape, std::span<std::int64_t const> strides);
 
-/// Strides of the same elements seen as `to`, or nothing if only a copy can give that shape; numel must be equal.
-std::optional<Shape> view_strides(std::span<std::int64_t const> from, std::span<std::int64_t const> strides, std::span<std::int64_t const> to);
-
 /// The result of broadcasting; Error naming `what` and both shapes.
 Shape broadcast(std::string_view what, std::span<std::int64_t const> a, std::span<std::int64_t const> b);
 

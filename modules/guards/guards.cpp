@@ -96,8 +96,13 @@ std::string mismatch(TensorGuard const& guard, Meta const& actual, bool requires
   }
 }
 
-std::string mismatch(ValueGuard const& guard, std::string_view actual) {
-  return guard.expected == actual ? std::string() : std::format("value '{}' mismatch: expected {}, actual {}", guard.source, guard.expected, actual);
+std::string to_string(Plain const& value) {
+  if (value.number == ir::absent) return value.text;
+  return value.text.empty() ? std::to_string(value.number) : std::format("{} {}", value.text, value.number);
+}
+std::string mismatch(ValueGuard const& guard, Plain const& actual) {
+  if (guard.expected == actual) return {};
+  return std::format("value '{}' mismatch: expected {}, actual {}", guard.source, to_string(guard.expected), to_string(actual));
 }
 std::string mismatch(ModeGuard const& expected, ModeGuard const& actual) {
   return expected == actual ? std::string() : std::format("grad mode mismatch: expected {}, actual {}", expected.grad_enabled, actual.grad_enabled);
@@ -105,22 +110,12 @@ std::string mismatch(ModeGuard const& expected, ModeGuard const& actual) {
 
 bool holds(ir::Constraint const& constraint, Symbols const& symbols, Bindings const& bindings) {
   auto const a = symbols.evaluate(constraint.a, bindings), b = symbols.evaluate(constraint.b, bindings);
-  switch (constraint.relation) {
-    case ir::Relation::equal:
-      return a == b;
-    case ir::Relation::unequal:
-      return a != b;
-    case ir::Relation::less:
-      return a < b;
-    case ir::Relation::less_equal:
-      return a <= b;
-  }
-  return false;
+  return ir::holds(a, constraint.relation, b);
 }
 
 std::string to_string(GuardSet const& guards, Symbols const& symbols) {
   std::string text = std::format("grad mode is {}\n", guards.mode.grad_enabled ? "on" : "off");
-  for (auto const& value : guards.values) text += std::format("{} == {}\n", value.source, value.expected);
+  for (auto const& value : guards.values) text += std::format("{} == {}\n", value.source, to_string(value.expected));
   for (auto const& tensor : guards.tensors)
     text += std::format("{} is {}{}  # {}\n", tensor.source, ir::to_string(*tensor.expected, &symbols), tensor.requires_grad ? ", requires_grad" : "",
                         base::short_place(tensor.at));

@@ -16,10 +16,19 @@ struct TensorGuard {
   base::At at{};          ///< the line that first read it
 };
 
-/// An argument that is no tensor, compared by value: a text, a flag, an enum.
+/// An argument that is no tensor: a text, a flag, an enum's number, a length.
+struct Plain {
+  std::string text{};
+  std::int64_t number = ir::absent;
+  bool operator==(Plain const&) const = default;
+};
+/// "true", "3", "length 3".
+std::string to_string(Plain const& value);
+
+/// Such an argument, compared by value.
 struct ValueGuard {
   std::string source;
-  std::string expected;
+  Plain expected;
 };
 
 /// The thread's settings that decide what is recorded.
@@ -43,7 +52,7 @@ bool holds(TensorGuard const& guard, ir::MetaRef const& actual, bool requires_gr
 
 /// Why it does not: "tensor 'args[0]' size mismatch at dim 0: expected 64, actual 29"; empty if it does.
 std::string mismatch(TensorGuard const& guard, ir::Meta const& actual, bool requires_grad, ir::Symbols const& symbols, ir::Bindings bindings);
-std::string mismatch(ValueGuard const& guard, std::string_view actual);
+std::string mismatch(ValueGuard const& guard, Plain const& actual);
 std::string mismatch(ModeGuard const& expected, ModeGuard const& actual);
 
 /// Whether a size or number of this call agrees with a recorded expression, binding a bare symbol that is still free.

@@ -9,7 +9,6 @@ using base::fail;
 namespace {
 Value& at(Graph& graph, int value) { return graph.values[static_cast<std::size_t>(value)]; }
 Value const& at(Graph const& graph, int value) { return graph.values[static_cast<std::size_t>(value)]; }
-bool pure(OpDef const& op) { return op.kind != Kind::random && op.kind != Kind::host; }
 
 std::vector<Meta> infer_node(Graph const& graph, OpDef const& op, std::span<Input const> inputs, Attrs const& attrs) {
   std::vector<Meta const*> in;
@@ -21,59 +20,6 @@ std::vector<Meta> infer_node(Graph const& graph, OpDef const& op, std::span<Inpu
   }
   return infer(op, in, scalars, attrs);
 }
-bool same_meta(Symbols const& symbols, Meta const& a, Meta const& b) {  // equal expressions have equal ids
-  auto const agree = [&](Dims const& x, Dims const& y) { return std::ranges::equal(x, y, [&](Dim p, Dim q) { return symbols.own(p) == symbols.own(q); }); };
-  return a.dtype == b.dtype && a.device == b.device && agree(a.sizes, b.sizes) && agree(a.strides, b.strides);
-}
-
-// Emits into a graph: rules see values as ids.
-struct GraphEmit final : Emit {
-  Graph& graph;
-  base::At place;
-  GraphEmit(Graph& to, base::At where) : graph(to), place(where) {}
-  int op(OpDef const& op, std::span<Input const> inputs, Attrs attrs) override {
-    return graph.add(op, {inputs.begin(), inputs.end()}, std::move(attrs), place);
-  }
-  Meta const& meta(int value) override { return *at(graph, value).meta; }
-};
-
-// Copies a graph node by node while values move: `moved` maps old values to new ones.
-struct Rebuild {
-  Graph const& from;
-  Graph to{};
-  std::vector<int> moved{};
-  explicit Rebuild(Graph const& graph) : from(graph), moved(graph.values.size(), -1) {
-    to.name = from.name;
-    to.symbols = from.symbols;
-    for (int input : from.inputs) {
-      moved[static_cast<std::size_t>(input)] = static_cast<int>(to.values.size());
-      to.inputs.push_back(static_cast<int>(to.values.size()));
-      to.values.push_back(at(from, input));
-    }
-  }
-  std::vector<Input> inputs(Node const& node) const {
-    auto list = node.inputs;
-    for (auto& input : list)
-      if (input.value >= 0) input.value = moved[static_cast<std::size_t>(input.value)];
-    return list;
-  }
-  void copy(Node const& node) {
-    Node fresh = node;
-    fresh.inputs = inputs(node);
-    fresh.first = static_cast<int>(to.values.size());
-    for (int k = 0; k < node.results; ++k) {
-      moved[static_cast<std::size_t>(node.first + k)] = static_cast<int>(to.values.size());
-      Value value = at(from, node.first + k);
-      value.node = static_cast<int>(to.nodes.size());
-      to.values.push_back(std::move(value));
-    }
-    to.nodes.push_back(std::move(fresh));
-  }
-  Graph finish() {
-    for (int output : from.outputs) to.outputs.push_back(moved[static_cast<std::size_t>(output)]);
-    return std::move(to);
-  }
-};
 }  // namespace
 
 int Graph::input(Meta meta, std::string input_name) {
@@ -159,6 +105,7 @@ Graph eliminate_dead_code(Graph const& graph) {
 }
 
 Graph merge_common(Graph const& graph) {
+  need_no_writes(graph, "merge_common");
   Rebuild rebuild(graph);
   std::unordered_map<std::string, int> seen;  // printed call → first value
   for (auto const& node : graph.nodes) {
@@ -168,7 +115,7 @@ Graph merge_common(Graph const& graph) {
       key += to_string(*node.op, node.attrs, &graph.symbols);
       auto const [at, fresh] = seen.try_emplace(std::move(key), static_cast<int>(rebuild.to.values.size()));
       if (!fresh) {
-        for (int k = 0; k < node.results; ++k) rebuild.moved[static_cast<std::size_t>(node.first + k)] = at->second + k;
+        for (int k = 0; k < node.results; ++k) rebuild.at(node.first + k) = at->second + k;
         continue;
       }
     }
@@ -188,70 +135,17 @@ Graph decompose(Graph const& graph, std::function<bool(OpDef const&)> keep) {
     }
     Symbols::Scope const scope(&to.symbols);
     GraphEmit emit(to, node.at);
+    emit.module = node.module;
     std::vector<Var> in;
     for (auto const& input : rebuild.inputs(node)) in.emplace_back(input.value >= 0 ? &emit : nullptr, input);
     std::size_t const before = to.nodes.size();
     Body body{node.attrs, in};
     node.op->decompose(body);
-    for (int k = 0; k < node.results; ++k) rebuild.moved[static_cast<std::size_t>(node.first + k)] = body.out[static_cast<std::size_t>(k)].input.value;
+    for (int k = 0; k < node.results; ++k) rebuild.at(node.first + k) = body.out[static_cast<std::size_t>(k)].input.value;
     for (std::size_t n = before; n < to.nodes.size(); ++n) again |= !keep(*to.nodes[n].op) && to.nodes[n].op->decompose;
   }
   auto done = rebuild.finish();
   return again ? decompose(done, std::move(keep)) : done;
-}
-
-Graph with_gradients(Graph const& graph, std::span<int const> wrt) {
-  ensure(!graph.outputs.empty(), "with_gradients needs an output");
-  Graph joint = decompose(graph, [](OpDef const& op) { return op.vjp || !op.decompose; });
-  Symbols::Scope const scope(&joint.symbols);
-  int const loss = joint.outputs[0], maker = at(joint, loss).node;
-  GraphEmit emit(joint, maker < 0 ? base::At{} : joint.nodes[static_cast<std::size_t>(maker)].at);
-  if (at(joint, loss).meta->rank() != 0) fail("with_gradients: output 0 must be a scalar, not {}", to_string(*at(joint, loss).meta));
-  std::vector<char> live(joint.values.size(), 0);
-  std::vector<int> sources;
-  for (int input : wrt) {
-    sources.push_back(joint.inputs[static_cast<std::size_t>(input)]);
-    live[static_cast<std::size_t>(sources.back())] = 1;
-  }
-  std::size_t const forward = joint.nodes.size();
-  for (std::size_t n = 0; n < forward; ++n) {
-    auto const& node = joint.nodes[n];
-    bool const reaches =
-        node.op->vjp && std::ranges::any_of(node.inputs, [&](Input const& i) { return i.value >= 0 && live[static_cast<std::size_t>(i.value)]; });
-    for (int k = 0; k < node.results; ++k) live[static_cast<std::size_t>(node.first + k)] = reaches && base::is_real(at(joint, node.first + k).meta->dtype);
-  }
-  std::vector<Var> gradient(joint.values.size());
-  auto const& seed = *at(joint, loss).meta;
-  gradient[static_cast<std::size_t>(loss)] = create(emit, ops::full, Attrs{}.with(seed.sizes).with(seed.dtype).with(seed.device).with_num(1.0));
-  for (std::size_t n = forward; n-- > 0;) {
-    Node const node = joint.nodes[n];
-    std::vector<Var> cotangents;
-    for (int k = 0; k < node.results; ++k) {
-      auto const value = static_cast<std::size_t>(node.first + k);
-      cotangents.push_back(live[value] ? gradient[value] : Var());
-    }
-    if (std::ranges::none_of(cotangents, [](Var const& v) { return static_cast<bool>(v); })) continue;
-    std::vector<Var> in, out;
-    auto wanted = std::make_unique<bool[]>(node.inputs.size());
-    for (std::size_t k = 0; k < node.inputs.size(); ++k) {
-      in.emplace_back(node.inputs[k].value >= 0 ? &emit : nullptr, node.inputs[k]);
-      wanted[k] = node.inputs[k].value >= 0 && live[static_cast<std::size_t>(node.inputs[k].value)];
-    }
-    for (int k = 0; k < node.results; ++k) out.emplace_back(emit, node.first + k);
-    emit.place = node.at;
-    Vjp vjp{node.attrs, in, out, cotangents, {wanted.get(), node.inputs.size()}, {}};
-    differentiate(*node.op, vjp);
-    for (std::size_t k = 0; k < in.size(); ++k)
-      if (wanted[k] && vjp.grads[k]) {
-        auto& sum = gradient[static_cast<std::size_t>(node.inputs[k].value)];
-        sum = sum ? sum + vjp.grads[k] : vjp.grads[k];
-      }
-  }
-  for (int source : sources) {
-    auto const& sum = gradient[static_cast<std::size_t>(source)];
-    joint.outputs.push_back(sum ? sum.input.value : zeros_like(Var(emit, source)).input.value);
-  }
-  return joint;
 }
 
 bool equal(Graph const& a, Graph const& b) { return to_string(a) == to_string(b); }

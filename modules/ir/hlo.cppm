@@ -57,7 +57,7 @@ Module read_hlo(std::string_view text);
 /// What a module means: calls inlined, regions recognised, counted loops unrolled.
 Graph lower(Module const& module);
 /// A graph in StableHLO's operations, and both texts of a module.
-Module raise(Graph const& graph);
+Module raise(Graph const& graph, bool chlo = true);  // chlo: erf and erfc are words, not arithmetic
 std::string print_stablehlo(Module const& module);
 std::string print_hlo(Module const& module);
 

@@ -139,12 +139,16 @@ void infer_body(Inference& call) {
 }  // namespace
 
 namespace {
+constexpr int most_dims = 52;  // an equation has no more letters
+
 void check_operands(Inference const& call) {
   auto const& op = call.op;
   auto const& parameters = signature(op);
   if (auto const fault = attribute_fault(op, call.attrs); !fault.empty()) fail("{}: {}", op.name, fault);
   if (!parameters.variadic && std::cmp_not_equal(call.in.size(), parameters.operands))
     fail("{}: takes {} operands, not {}", op.name, parameters.operands, call.in.size());
+  for (auto const* meta : call.in)
+    if (meta && meta->rank() > most_dims) fail("{}: an operand has {} dims, more than {}", op.name, meta->rank(), most_dims);
   if (parameters.variadic && call.in.empty()) fail("{}: needs at least one tensor", op.name);
   auto const need_tensor = [&](std::size_t k, std::string_view name) {
     if (!call.in[k]) fail("{}: operand {} ({}) must be a tensor", op.name, k, name);
@@ -193,7 +197,23 @@ void check_attributes(OpDef const& op, Attrs const& attrs) {
 }
 }  // namespace
 
-std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::span<Scalar const> scalars, Attrs const& attrs) try {
+namespace {
+template <class F>
+auto named(OpDef const& op, F act) try {
+  return act();
+} catch (base::Error const& error) {  // what a body or a helper refuses names the op that was called
+  std::string_view const text = error.what();
+  if (text.starts_with(op.name) && text.substr(op.name.size()).starts_with(':')) throw;
+  fail("{}: {}", op.name, text);
+}
+bool depends_on_elements(Meta const& meta) {
+  return std::ranges::any_of(meta.sizes, [](Dim size) { return size.value == absent; });
+}
+void check_size(Meta const& meta) {
+  if (base::numel(values(meta.sizes)) > std::numeric_limits<std::int64_t>::max() / 16) fail("a result {} is too large", base::to_string(values(meta.sizes)));
+}
+// The results as the row has them: a size that depends on elements is `absent`.
+std::vector<Meta> inferred(OpDef const& op, std::span<Meta const* const> in, std::span<Scalar const> scalars, Attrs const& attrs) {
   Inference call{op, attrs, in, scalars, {}};
   check_operands(call);
   check_attributes(op, attrs);
@@ -206,14 +226,19 @@ std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::s
     infer_body(call);
   else
     call.out.push_back(contiguous_meta(result_type(call), device, op.kind == Kind::pointwise ? broadcast_sizes(call) : equation_sizes(call)));
-  for (auto const& meta : call.out)
-    if (base::numel(values(meta.sizes)) > std::numeric_limits<std::int64_t>::max() / 16)
-      fail("{}: a result {} is too large", op.name, base::to_string(values(meta.sizes)));
   return std::move(call.out);
-} catch (base::Error const& error) {  // what a body or a helper refuses names the op that was called
-  std::string_view const text = error.what();
-  if (text.starts_with(op.name) && text.substr(op.name.size()).starts_with(':')) throw;
-  fail("{}: {}", op.name, text);
+}
+}  // namespace
+
+std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::span<Scalar const> scalars, Attrs const& attrs) {
+  return named(op, [&] {
+    auto results = inferred(op, in, scalars, attrs);
+    for (auto const& meta : results) {
+      if (depends_on_elements(meta)) fail("the size of its result depends on elements, so no graph can hold it");
+      check_size(meta);
+    }
+    return results;
+  });
 }
 
 DType result_type(Inference const& call) {
@@ -260,12 +285,18 @@ std::vector<Meta> measure(OpDef const& op, std::span<Strided const> in, std::spa
     metas[k] = contiguous_meta(in[k].dtype, device, Dims(std::vector<Dim>(in[k].sizes.begin(), in[k].sizes.end())));
     pointers[k] = &metas[k];
   }
-  Inference call{op, attrs, pointers, scalars};
-  op.infer(call);
-  std::vector<Dims> sizes(call.out.size());
-  op.measured({op, attrs, in, scalars, {}}, sizes);
-  for (std::size_t k = 0; k < sizes.size(); ++k) call.out[k] = contiguous_meta(call.out[k].dtype, device, sizes[k]);
-  return std::move(call.out);
+  return named(op, [&] {
+    auto results = inferred(op, pointers, scalars, attrs);
+    if (std::ranges::any_of(results, depends_on_elements)) {
+      base::ensure(op.measured != nullptr, std::format("{} leaves sizes open and does not measure them", op.name));
+      std::vector<Dims> sizes;
+      for (auto const& meta : results) sizes.push_back(meta.sizes);
+      op.measured({op, attrs, in, scalars, {}}, sizes);
+      for (std::size_t k = 0; k < results.size(); ++k) results[k] = contiguous_meta(results[k].dtype, results[k].device, sizes[k]);
+    }
+    for (auto const& meta : results) check_size(meta);
+    return results;
+  });
 }
 
 }  // namespace tenon::ir

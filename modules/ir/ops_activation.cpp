@@ -60,12 +60,16 @@ void glu_body(Body& body) {
 }  // namespace
 
 // clang-format off
-constinit const OpDef hardtanh{.name = "hardtanh", .kind = Kind::pointwise, .signature = "Tensor input, float min_val=-1, float max_val=1", .terms = "-", .mono = "+",
+constinit const OpDef hardtanh{.name = "hardtanh", .kind = Kind::pointwise, .signature = "Tensor input, fixed min_val=-1, fixed max_val=1", .terms = "-", .mono = "+",
     .cost = 2,
     .vjp = [](Vjp& v) {
       Var const inside = call(logical_and, {call(gt, {v.x(), num(v.attrs.nums[0])}), call(lt, {v.x(), num(v.attrs.nums[1])})});
       v.grad(0) = choose(inside, v.g(), 0.0);
-    }, .saves = 1, .decompose = [](Body& b) { b.out.push_back(call(clamp, {b.x()}, b.attrs)); }};
+    }, .saves = 1, .decompose = [](Body& b) {
+      double const low = pinned(b.attrs.nums[0]), high = pinned(b.attrs.nums[1]);
+      if (low > high) fail("hardtanh: min_val {} exceeds max_val {}", low, high);
+      b.out.push_back(call(clamp, {b.x()}, b.attrs));
+    }};
 constinit const OpDef relu6{.name = "relu6", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "-", .mono = "+", .cost = 2,
     .decompose = [](Body& b) { b.out.push_back(hard(b.x(), 0, 6)); }};
 constinit const OpDef hardsigmoid{.name = "hardsigmoid", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "-", .mono = "+", .types = Types::real, .cost = 4,
@@ -80,8 +84,11 @@ constinit const OpDef selu{.name = "selu", .kind = Kind::pointwise, .signature =
     .decompose = real_body<[](Var x) { return exponential_below(x, selu_alpha) * selu_scale; }>};
 constinit const OpDef hardshrink{.name = "hardshrink", .kind = Kind::pointwise, .signature = "Tensor input, float lambd=0.5", .terms = "-", .mono = ".", .cost = 3,
     .decompose = [](Body& b) { b.out.push_back(choose(call(le, {call(abs, {b.x()}), num(b.attrs.nums[0])}), Var(0), b.x())); }};
-constinit const OpDef softshrink{.name = "softshrink", .kind = Kind::pointwise, .signature = "Tensor input, float lambd=0.5", .terms = "-", .mono = "+", .types = Types::real,
-    .cost = 5, .decompose = scaled_body<[](Var x, Var lambd) { return call(sign, {x}) * call(relu, {call(abs, {x}) - lambd}); }>};
+constinit const OpDef softshrink{.name = "softshrink", .kind = Kind::pointwise, .signature = "Tensor input, fixed lambd=0.5", .terms = "-", .mono = "+", .types = Types::real,
+    .cost = 5, .decompose = [](Body& b) {
+      if (double const least = pinned(b.attrs.nums[0]); least < 0) fail("softshrink: lambd can't be negative: {}", least);
+      scaled_body<[](Var x, Var lambd) { return call(sign, {x}) * call(relu, {call(abs, {x}) - lambd}); }>(b);
+    }};
 constinit const OpDef softsign{.name = "softsign", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "-", .mono = "+", .types = Types::real, .cost = 6,
     .decompose = real_body<[](Var x) { return x / (call(abs, {x}) + 1.0); }>};
 constinit const OpDef tanhshrink{.name = "tanhshrink", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "-", .mono = "+", .types = Types::real, .cost = 11,
@@ -100,7 +107,10 @@ constinit const OpDef logit{.name = "logit", .kind = Kind::pointwise, .signature
     .decompose = [](Body& b) {
       Scalar const eps = b.attrs.nums[0];
       b.out.push_back(in_wide(b.x(), [&](Var x) {
-        if (eps.kind != ScalarKind::none) x = call(clamp, {x}, Attrs{}.with_num(pinned(eps)).with_num(1 - pinned(eps)));
+        if (eps.kind != ScalarKind::none) {  // as PyTorch: an eps above a half still decides by the lower bound first
+          double const low = pinned(eps), high = 1 - low;
+          x = low <= high ? call(clamp, {x}, Attrs{}.with_num(low).with_num(high)) : choose(call(lt, {x, low}), low, choose(call(gt, {x, high}), high, x));
+        }
         return call(log, {x / (Var(1.0) - x)});
       }));
     }};

@@ -25,11 +25,11 @@ void dropout_body(Body& body) {
 void attention_body(Body& body) {
   AttrReader reader{body.attrs};
   bool const causal = reader.flag(), grouped = reader.flag();
-  Var const q = body.x(0);
-  Var k = body.x(1), v = body.x(2), mask = body.x(3);
-  if (q.rank() < (grouped ? 3 : 2) || k.rank() != q.rank() || v.rank() != q.rank())
-    fail("query, key and value need the same rank of at least {}: {}, {} and {}", grouped ? 3 : 2, to_string(q.meta()), to_string(k.meta()),
-         to_string(v.meta()));
+  Var q = body.x(0), k = body.x(1), v = body.x(2), mask = body.x(3);
+  if (std::min({q.rank(), k.rank(), v.rank()}) < (grouped ? 3 : 2))
+    fail("query, key and value need a rank of at least {}: {}, {} and {}", grouped ? 3 : 2, to_string(q.meta()), to_string(k.meta()), to_string(v.meta()));
+  for (int const rank = std::max({q.rank(), k.rank(), v.rank()}); Var * x : {&q, &k, &v})  // dims in front broadcast
+    while (x->rank() < rank) *x = call(unsqueeze, {*x}, at_dim(0));
   if (double const p = pinned(body.attrs.nums[0]); p != 0)
     fail("scaled_dot_product_attention: dropout_p must be 0 here, not {}: call dropout on the weights", p);
   if (causal && mask) fail("scaled_dot_product_attention: attn_mask and is_causal exclude each other");
@@ -70,14 +70,17 @@ void attention_body(Body& body) {
 constinit const OpDef linear{.name = "linear", .kind = Kind::contraction, .signature = "Tensor input, Tensor weight, Tensor? bias=None",
     .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) {
       auto const lead = letters(in[0]->rank() - 1, 2);
-      return lead + "a,ba" + (in.size() > 2 && in[2] ? ",b" : "") + "->" + lead + "b";
+      std::string const columns = in[1]->rank() == 1 ? "" : "b";  // a vector of weights gives one number a row
+      auto const bias = in.size() > 2 && in[2] ? "," + (in[2]->rank() == 0 ? "" : in[2]->sizes[0].value == 1 && in[1]->sizes[0].value != 1 ? "1" : columns) : "";
+      return lead + "a," + columns + "a" + bias + "->" + lead + columns;
     }},
     .terms = "aab", .combine = Monoid::sum, .mono = "...", .precision = Precision::low,
     .decompose = [](Body& b) {
       Var const x = b.x(0), w = b.x(1);
-      if (w.rank() != 2 || x.rank() < 1) fail("linear: input {} and weight {} need ranks of at least 1 and exactly 2", to_string(x.meta()), to_string(w.meta()));
-      if (!same(x.size(-1), w.size(1))) fail("linear: input has {} features, weight takes {}", x.size(-1).value, w.size(1).value);
-      Var const product = call(matmul, {x, call(transpose, {w}, Attrs{}.with(Dim(0)).with(Dim(1)))});
+      if (w.rank() < 1 || w.rank() > 2 || x.rank() < 1) fail("linear: input {} and weight {} need ranks of at least 1, and of 1 or 2", to_string(x.meta()), to_string(w.meta()));
+      if (!same(x.size(-1), w.size(-1))) fail("linear: input has {} features, weight takes {}", x.size(-1).value, w.size(-1).value);
+      if (b.x(2) && b.x(2).rank() >= w.rank()) fail("linear: bias {} does not fit weight {}", to_string(b.x(2).meta()), to_string(w.meta()));
+      Var const product = call(matmul, {x, w.rank() == 1 ? w : call(transpose, {w}, Attrs{}.with(Dim(0)).with(Dim(1)))});
       b.out.push_back(b.x(2) ? product + b.x(2) : product);
     }};
 template <int rank>
@@ -138,15 +141,26 @@ constinit const OpDef scaled_dot_product_attention{.name = "scaled_dot_product_a
     .signature = "Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, fixed dropout_p=0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
       bool const causal = attrs.ints[0].value != 0, grouped = attrs.ints[1].value != 0;
-      int const batch = in[0]->rank() - 2;
+      int const batch = std::max({in[0]->rank(), in[1]->rank(), in[2]->rank()}) - 2;
       std::vector<std::string> lead;
-      std::string query, key;
-      for (int d = 0; d < batch; ++d) {
-        bool const heads = grouped && d == batch - 1;
-        lead.push_back(letters(1, 4 + d) + (heads ? "!" : ""));
-        query += lead.back();
-        key += heads ? letters(1, 4 + batch) + "!" : lead.back();  // a group's heads stay together
-      }
+      std::vector<std::int64_t> widest(static_cast<std::size_t>(batch), 1);
+      for (int d = 0; d < batch; ++d) lead.push_back(letters(1, 4 + d) + (grouped && d == batch - 1 ? "!" : ""));
+      auto const each = [&](std::size_t operand, auto f) {  // f(dim of the batch, size)
+        int const own = in[operand]->rank() - 2;
+        for (int d = 0; d < own; ++d) f(static_cast<std::size_t>(batch - own + d), in[operand]->sizes[static_cast<std::size_t>(d)].value);
+      };
+      for (std::size_t operand = 0; operand < 3; ++operand)
+        each(operand, [&](std::size_t d, std::int64_t size) { widest[d] = size != 1 ? size : widest[d]; });
+      auto const front = [&](std::size_t operand) {
+        std::string text;
+        each(operand, [&](std::size_t d, std::int64_t size) {
+          bool const heads = grouped && d + 1 == lead.size() && operand > 0;  // a group's heads stay together
+          text += heads ? letters(1, 4 + batch) + "!" : size == 1 && widest[d] != 1 ? "1" : lead[d];
+        });
+        return text;
+      };
+      std::string all;
+      for (auto const& name : lead) all += name;
       std::string const row = causal ? "a+" : "a";  // causal: the place of a query decides which keys it sees
       std::string mask;
       if (in.size() > 3 && in[3]) {
@@ -156,7 +170,7 @@ constinit const OpDef scaled_dot_product_attention{.name = "scaled_dot_product_a
         mask = ",";
         for (std::size_t d = 0; d < sizes.size(); ++d) mask += sizes[d].value == 1 ? "1" : names[names.size() - sizes.size() + d];
       }
-      return query + row + "d!," + key + "c!d!," + key + "c!b" + mask + "->" + query + row + "b";
+      return front(0) + row + "d!," + front(1) + "c!d!," + front(2) + "c!b" + mask + "->" + all + row + "b";
     }},
     .terms = "--a-", .mono = "....", .precision = Precision::low, .cost = 2, .decompose = attention_body};
 

@@ -124,7 +124,10 @@ void matmul_vjp(Vjp& v) {
   if (v.wants(1)) {
     // One product over all rows where only the left operand has a batch: fewer, larger multiplications and no sum afterwards.
     bool const flat = ra > 2 && rb == 2;
-    auto const rows = [](Var x) { return reshaped(x, Dims{Dim(-1), x.size(-1)}); };
+    auto const rows = [](Var x) {
+      auto const& sizes = x.meta().sizes;
+      return reshaped(x, Dims{product(std::span<Dim const>(sizes).first(sizes.size() - 1)), x.size(-1)});
+    };
     Var const product = flat ? call(matmul, {turned(rows(a)), rows(g)}) : sum_to(call(matmul, {turned(a), g}), b.meta().sizes);
     v.grad(1) = rb == 1 ? reshaped(product, v.x(1).meta().sizes) : product;
   }

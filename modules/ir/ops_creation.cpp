@@ -148,6 +148,12 @@ std::string sized_equation(Attrs const& attrs, std::span<Meta const* const>) {
   auto const sizes = reader.list();
   return "->" + letters(static_cast<int>(sizes.size()));
 }
+std::string constant_equation(Attrs const& attrs, std::span<Meta const* const>) {  // all its elements stand in one text
+  AttrReader reader{attrs};
+  std::string text = "->";
+  for (char c : letters(static_cast<int>(reader.list().size()))) text += {c, '!'};
+  return text;
+}
 std::string random_equation(Attrs const& attrs, std::span<Meta const* const>) {  // each element needs its global index
   AttrReader reader{attrs};
   std::string text = "->";
@@ -160,7 +166,7 @@ std::string random_equation(Attrs const& attrs, std::span<Meta const* const>) { 
 constinit const OpDef full{.name = "full", .kind = Kind::creation, .signature = "size[] size, float fill_value, *, dtype dtype=f32, device device=cpu",
     .equation = {.build = sized_equation}, .types = Types::custom, .source = "{a0}", .infer = infer_sized, .evaluate = evaluate_full};
 constinit const OpDef constant{.name = "constant", .kind = Kind::creation,  // elements as words in row-major order, as to_chars writes them
-    .signature = "str elements, size[] size, *, dtype dtype=f32, device device=cpu", .equation = {.build = sized_equation}, .types = Types::custom,
+    .signature = "str elements, size[] size, *, dtype dtype=f32, device device=cpu", .equation = {.build = constant_equation}, .types = Types::custom,
     .infer = infer_sized, .evaluate = evaluate_constant};
 constinit const OpDef arange{.name = "arange", .kind = Kind::creation, .signature = "fixed start, fixed end, fixed step=1, *, dtype? dtype=None, device device=cpu",
     .equation = {"->a+"}, .types = Types::custom, .infer = infer_arange, .evaluate = evaluate_arange};

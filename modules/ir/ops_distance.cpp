@@ -57,13 +57,57 @@ std::string vector_norm_equation(Attrs const& attrs, std::span<Meta const* const
   return left + plain.substr(arrow);
 }
 Scalar order_of(Attrs const& attrs) { return attrs.nums[0].kind == ScalarKind::none ? Scalar(2.0) : attrs.nums[0]; }
+// The largest (or smallest) sum of sizes along one of two dims, over the other.
+void matrix_norm(Body& body, double p, std::array<int, 2> dims, bool keep) {
+  if (std::fabs(p) != 1 && std::fabs(p) != inf) fail("{} of matrices is one of 1, -1, inf, -inf and \"fro\" here, not {}: it needs singular values", "ord", p);
+  body.out.push_back(in_wide(body.x(), [&](Var x) {
+    int const along = std::fabs(p) == 1 ? dims[0] : dims[1], over_dim = std::fabs(p) == 1 ? dims[1] : dims[0];
+    Var const sums = call(sum, {call(abs, {x})}, summed(Dims{Dim(along)}, true));
+    Var const most = call(p > 0 ? amax : amin, {sums}, over(Dims{Dim(over_dim)}, true));
+    return keep ? most : call(squeeze, {most}, Attrs{}.with(Dims{Dim(dims[0]), Dim(dims[1])}));
+  }));
+}
+// The two dims of a matrix norm; none where ord names a norm of vectors.
+std::optional<std::array<int, 2>> matrix_dims(Var x, std::span<Dim const> dims, bool ordered) {
+  if (!ordered || (dims.empty() && x.rank() == 1) || dims.size() == 1) return std::nullopt;
+  if (dims.empty() ? x.rank() != 2 : dims.size() != 2)
+    fail("with ord, {} needs one or two dims, not {}", to_string(x.meta()), dims.empty() ? static_cast<std::size_t>(x.rank()) : dims.size());
+  if (dims.empty()) return std::array{0, 1};
+  std::array const two{dim_of(x, dims[0]), dim_of(x, dims[1])};
+  if (two[0] == two[1]) fail("dim {} is named twice", two[0]);
+  return two;
+}
 void linalg_norm_body(Body& body) {
   AttrReader reader{body.attrs};
   auto const dims = reader.list();
-  bool const matrix = body.attrs.nums[0].kind != ScalarKind::none && (dims.empty() ? body.x().rank() != 1 : dims.size() != 1);
-  if (matrix || dims.size() > 1) fail("linalg.norm: only norms of vectors, not ord over the dims of {}", to_string(body.x().meta()));
-  Attrs attrs = over(dims, reader.flag());
-  body.out.push_back(call(vector_norm, {body.x()}, attrs.with_num(order_of(body.attrs))));
+  bool const keep = reader.flag();
+  if (auto const two = matrix_dims(body.x(), dims, body.attrs.nums[0].kind != ScalarKind::none))
+    return matrix_norm(body, pinned(body.attrs.nums[0]), *two, keep);
+  body.out.push_back(call(vector_norm, {body.x()}, over(dims, keep).with_num(order_of(body.attrs))));
+}
+// ord by name: "fro", or a number as a text.
+void named_norm_body(Body& body, std::optional<std::array<int, 2>> two, bool keep) {
+  if (!two) fail("ord \"{}\" needs two dims, not {}", body.attrs.text, to_string(body.x().meta()));
+  if (body.attrs.text != "fro") fail("ord \"{}\" of matrices is not here: only \"fro\" and numbers", body.attrs.text);
+  body.out.push_back(call(vector_norm, {body.x()}, over(Dims{Dim((*two)[0]), Dim((*two)[1])}, keep).with_num(2.0)));
+}
+std::string all_whole(Attrs const& attrs, std::span<Meta const* const> in) {  // of a vector 2-norm, parts combine
+  AttrReader reader{attrs};
+  auto const dims = reader.list();
+  bool const ordered = attrs.nums[0].kind != ScalarKind::none && (dims.empty() ? in[0]->rank() != 1 : dims.size() == 2);
+  Attrs vector = attrs;
+  vector.nums[0] = ordered ? Scalar(inf) : order_of(attrs);
+  return vector_norm_equation(vector, in);
+}
+void cdist_body(Body& body) {
+  double const p = pinned(body.attrs.nums[0]);
+  if (!(p >= 0)) fail("cdist: p can't be negative: {}", p);
+  Var const a = body.x(0), b = body.x(1);
+  if (a.rank() < 2 || b.rank() < 2) fail("cdist: needs rows in at least two dims: {} and {}", to_string(a.meta()), to_string(b.meta()));
+  if (!same(a.size(-1), b.size(-1))) fail("cdist: rows have {} and {} elements", a.size(-1).value, b.size(-1).value);
+  auto const x = wide_operands(body);
+  Var const gap = call(unsqueeze, {x[0]}, at_dim(-2)) - call(unsqueeze, {x[1]}, at_dim(-3));
+  settle(body, same(a.size(-1), 0) ? call(sum, {gap}, summed(Dims{Dim(-1)}, false)) : call(vector_norm, {gap}, norm_attrs(p, Dims{Dim(-1)}, false)));
 }
 
 /// Two operands that stretch to each other and lose dim `dim` of their common sizes (or keep 1 there).
@@ -110,12 +154,32 @@ constinit const OpDef norm{.name = "norm", .kind = Kind::reduction, .signature =
     .equation = {.build = vector_norm_equation}, .terms = "-", .combine = Monoid::norm, .mono = ".", .types = Types::real, .precision = Precision::wide, .cost = 3,
     .decompose = [](Body& b) { b.out.push_back(call(vector_norm, {b.x()}, b.attrs)); }};
 constinit const OpDef linalg_norm{.name = "linalg.norm", .kind = Kind::reduction, .signature = "Tensor A, fixed? ord=None, int[] dim=[], bool keepdim=False",
-    .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
-      Attrs vector = attrs;
-      vector.nums[0] = order_of(attrs);
-      return vector_norm_equation(vector, in);
-    }},
-    .terms = "-", .combine = Monoid::norm, .mono = ".", .types = Types::real, .precision = Precision::wide, .cost = 3, .decompose = linalg_norm_body};
+    .equation = {.build = all_whole}, .terms = "-", .combine = Monoid::norm, .mono = ".", .types = Types::real, .precision = Precision::wide, .cost = 3,
+    .decompose = linalg_norm_body};
+constinit const OpDef linalg_norm_named{.name = "linalg.norm.ord_str", .kind = Kind::reduction, .signature = "Tensor A, str ord, int[] dim=[], bool keepdim=False",
+    .terms = "-", .mono = ".", .types = Types::real, .precision = Precision::wide, .cost = 3, .decompose = [](Body& b) {
+      AttrReader reader{b.attrs};
+      auto const dims = reader.list();
+      named_norm_body(b, matrix_dims(b.x(), dims, true), reader.flag());
+    }};
+constinit const OpDef linalg_matrix_norm{.name = "linalg.matrix_norm", .kind = Kind::reduction,
+    .signature = "Tensor A, fixed ord, int[] dim=[-2,-1], bool keepdim=False", .terms = "-", .mono = ".", .types = Types::real, .precision = Precision::wide, .cost = 3,
+    .decompose = [](Body& b) {
+      AttrReader reader{b.attrs};
+      auto const dims = reader.list();
+      if (dims.size() != 2) fail("linalg.matrix_norm: takes two dims, not {}", dims.size());
+      matrix_norm(b, pinned(b.attrs.nums[0]), *matrix_dims(b.x(), dims, true), reader.flag());
+    }};
+constinit const OpDef linalg_matrix_norm_named{.name = "linalg.matrix_norm.str_ord", .kind = Kind::reduction,
+    .signature = "Tensor A, str ord=fro, int[] dim=[-2,-1], bool keepdim=False", .terms = "-", .mono = ".", .types = Types::real, .precision = Precision::wide, .cost = 3,
+    .decompose = [](Body& b) {
+      AttrReader reader{b.attrs};
+      auto const dims = reader.list();
+      if (dims.size() != 2) fail("linalg.matrix_norm: takes two dims, not {}", dims.size());
+      named_norm_body(b, matrix_dims(b.x(), dims, true), reader.flag());
+    }};
+constinit const OpDef cdist{.name = "cdist", .kind = Kind::reduction, .signature = "Tensor x1, Tensor x2, fixed p=2", .terms = "--", .mono = "..", .types = Types::real,
+    .precision = Precision::wide, .cost = 5, .decompose = cdist_body};
 constinit const OpDef normalize{.name = "normalize", .kind = Kind::normalise, .signature = "Tensor input, fixed p=2, int dim=1, float eps=1e-12",
     .equation = {.build = whole_dim_equation}, .terms = "-", .mono = ".", .types = Types::real, .precision = Precision::wide, .cost = 7,
     .decompose = [](Body& b) {
@@ -131,7 +195,7 @@ constinit const OpDef pairwise_distance{.name = "pairwise_distance", .kind = Kin
     .mono = "..", .types = Types::real, .precision = Precision::wide, .cost = 5, .decompose = pairwise_distance_body};
 
 namespace {
-constexpr std::array rows{&vector_norm, &norm, &linalg_norm, &normalize, &cosine_similarity, &pairwise_distance};
+constexpr std::array rows{&vector_norm, &norm, &linalg_norm, &linalg_norm_named, &linalg_matrix_norm, &linalg_matrix_norm_named, &cdist, &normalize, &cosine_similarity, &pairwise_distance};
 }
 // clang-format on
 std::span<OpDef const* const> distance_rows() { return rows; }

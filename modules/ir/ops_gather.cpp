@@ -68,8 +68,10 @@ void evaluate_embedding_grad(Kernel const& kernel) {
 void infer_gather(Inference& call) {
   auto const &x = call.x(0), &index = call.x(1);
   need_index(call, index);
-  if (x.rank() != index.rank() && x.rank() != 0 && index.rank() != 0) fail("{}: ranks differ: {} and {}", call.op.name, to_string(x), to_string(index));
+  bool const none = same(product(index.sizes), 0);  // then its rank is free, as in PyTorch
+  if (!none && std::max(x.rank(), 1) != std::max(index.rank(), 1)) fail("{}: ranks differ: {} and {}", call.op.name, to_string(x), to_string(index));
   auto const axis = axis_of(call, x);
+  if (none && x.rank() != index.rank()) return void(call.out.push_back(contiguous_meta(x.dtype, x.device, index.sizes)));
   for (std::size_t d = 0; d < index.sizes.size() && x.rank() > 0; ++d)
     if (d != axis && !less_equal(index.sizes[d], x.sizes[d]))
       fail("{}: index size {} exceeds {} at dim {}", call.op.name, index.sizes[d].value, x.sizes[d].value, d);
@@ -91,12 +93,15 @@ void infer_scatter(Inference& call) {
   auto const &x = call.x(0), &index = call.x(1), &source = call.x(2);
   need_index(call, index);
   if (x.dtype != source.dtype) fail("{}: dtypes differ: {} and {}", call.op.name, base::info(x.dtype).name, base::info(source.dtype).name);
-  if (x.rank() != index.rank() || x.rank() != source.rank())
+  if (same(product(index.sizes), 0) && x.rank() != index.rank())  // nothing is written
+    return void(call.out.push_back(contiguous_meta(x.dtype, x.device, x.sizes)));
+  bool const one = x.rank() == 0 && index.rank() == 1;  // into a 0-d tensor as if it had one dim
+  if ((x.rank() != index.rank() && !one) || index.rank() != source.rank())
     fail("{}: ranks differ: {}, {} and {}", call.op.name, to_string(x), to_string(index), to_string(source));
   auto const axis = axis_of(call, x);
-  for (std::size_t d = 0; d < x.sizes.size(); ++d)
+  for (std::size_t d = 0; d < index.sizes.size(); ++d)
     if (!less_equal(index.sizes[d], source.sizes[d]) || (d != axis && !less_equal(index.sizes[d], x.sizes[d])))
-      fail("{}: index size {} exceeds {} or {} at dim {}", call.op.name, index.sizes[d].value, source.sizes[d].value, x.sizes[d].value, d);
+      fail("{}: index {} exceeds {} or {} at dim {}", call.op.name, to_string(index), to_string(source), to_string(x), d);
   call.out.push_back(contiguous_meta(x.dtype, x.device, x.sizes));
 }
 template <bool adds>
@@ -109,8 +114,9 @@ void evaluate_scatter(Kernel const& kernel) {
 }
 std::string scatter_equation(Attrs const&, std::span<Meta const* const> in) {
   std::string wide, index, source;
-  int const r = in[0]->rank();
-  for (int d = 0; d < r; ++d) wide += letters(1, d) + "!", index += letters(1, r + d) + "!", source += letters(1, 2 * r + d) + "!";
+  int next = 0;
+  for (auto* side : {&wide, &index, &source})
+    for (int d = in [side == &wide ? 0 : side == &index ? 1 : 2]->rank(); d-- > 0; ++next) *side += letters(1, next) + "!";
   return wide + "," + index + "," + source + "->" + wide;
 }
 Var source_grad(Vjp& v) {  // src may be larger than the index: pad with zeros
@@ -291,6 +297,12 @@ constinit const OpDef embedding_grad{.name = "embedding_grad", .kind = Kind::gat
 constinit const OpDef gather{.name = "gather", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index",
     .equation = {.build = [](Attrs const& attrs, std::span<Meta const* const> in) {
       auto from = letters(in[0]->rank()), index = letters(in[1]->rank());
+      if (from.size() != index.size()) {  // from a 0-d tensor, or nothing at all
+        std::string text;
+        for (int d = 0; d < in[0]->rank() + in[1]->rank(); ++d) text += (d == in[0]->rank() ? "," : "") + letters(1, d) + "!";
+        if (index.empty()) text += ',';
+        return text + "->" + text.substr(text.find(',') + 1);
+      }
       auto const axis = in[0]->rank() ? static_cast<std::size_t>(base::wrap_dim("gather", attrs.ints[0].value, in[0]->rank())) : 0;
       std::string marked, wide;
       for (std::size_t d = 0; d < from.size(); ++d) {  // the index may be smaller than the operand, so only dims of equal size are shared

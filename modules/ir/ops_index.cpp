@@ -1,5 +1,5 @@
-// Rows that read or write places named by an index or a mask: bodies over gather, scatter, index_select and where. A negative index counts
-// from the end where PyTorch has it so.
+// Rows that read or write places named by an index or a mask: bodies over gather, scatter, index_select and where.
+// A negative index counts from the end where PyTorch has it so.
 module tenon.ir;
 import std;
 import tenon.base;
@@ -7,12 +7,12 @@ import tenon.base;
 namespace tenon::ir::ops {
 using base::DType;
 using base::fail;
+
 namespace {
 constexpr std::int64_t last = std::numeric_limits<std::int64_t>::max();
 
 void need_whole(Var at) {
   auto const type = at.meta().dtype;
-  if (type == DType::boolean || type == DType::u8) fail("a mask's result size depends on elements: {} is no index", to_string(at.meta()));
   if (type != DType::i64 && type != DType::i32) fail("the index must be i64 or i32, not {}", base::info(type).name);
 }
 Var wrapped(Var at, Dim size) {
@@ -20,11 +20,6 @@ Var wrapped(Var at, Dim size) {
   return choose(call(lt, {at, Var(0)}), at + Var(size), at);
 }
 Var flat(Var x) { return shaped(x, std::array{product(x.meta().sizes)}); }
-Dims listed(Var at, Var x, int from) {  // the sizes of an index, then those of x behind dim `from`
-  Dims sizes = at.meta().sizes;
-  for (int d = from; d < x.rank(); ++d) sizes.push_back(x.size(d));
-  return sizes;
-}
 // An index along `dim` as the index of scatter: spread over the other dims of x.
 Var spread_index(Var at, Var x, int dim) {
   Dims line, wide = x.meta().sizes;
@@ -64,17 +59,6 @@ void fill_body(Body& b) {
   Var const y = call(scatter, {x, at, filled(x, at.meta().sizes, b.attrs.nums[0])}, at_dim(d));
   b.out.push_back(scalar ? shaped(y, {}) : y);
 }
-void put_body(Body& b) {
-  Var const x = b.x(0), values = b.x(2);
-  need_dtype(x, values);
-  if (x.rank() == 0) fail("a 0-d tensor has no dim to index");
-  Var const at = flat(wrapped(b.x(1), x.size(0)));
-  Dims rows(x.meta().sizes);
-  rows[0] = at.size(0);
-  Var const source = shaped(call(expand, {values}, Attrs{}.with(listed(b.x(1), x, 1))), rows);
-  bool const adds = b.attrs.ints[0].value != 0;
-  b.out.push_back(adds ? call(index_add, {x, at, source}, at_dim(0).with_num(1.0)) : call(scatter, {x, spread_index(at, x, 0), source}, at_dim(0)));
-}
 void along_body(Body& b) {
   Var x = b.x(0), at = b.x(1);
   if (b.attrs.ints[0].value == absent) {
@@ -91,18 +75,6 @@ void along_body(Body& b) {
   at = call(expand, {wrapped(at, x.size(dim))}, Attrs{}.with(wide_at));
   b.out.push_back(call(gather, {call(expand, {x}, Attrs{}.with(wide_x)), at}, at_dim(dim)));
 }
-// Element k of the source goes to the k-th place that the mask names: its number is the running count of the mask.
-void masked_body(Body& b) {
-  Var const x = b.x(0), mask = b.x(1), source = flat(b.x(2));
-  need_dtype(x, source);
-  if (mask.meta().dtype != DType::boolean) fail("masked_scatter: the mask must be bool, not {}", to_string(mask.meta()));
-  Dims sizes = call(logical_and, {call(isnan, {x}), mask}).meta().sizes;
-  Var const wide = call(expand, {mask}, Attrs{}.with(sizes));
-  Var const count = call(cumsum, {flat(wide)}, at_dim(0).with(Dim(absent)));
-  Var const place = call(maximum, {count - Var(1), Var(0)});
-  Var const picked = shaped(call(index_select, {source, place}, at_dim(0)), sizes);
-  b.out.push_back(choose(wide, picked, call(expand, {x}, Attrs{}.with(sizes))));
-}
 }  // namespace
 
 // clang-format off
@@ -114,14 +86,6 @@ constinit const OpDef take{.name = "take", .kind = Kind::gather, .signature = "T
     }};
 constinit const OpDef take_along_dim{.name = "take_along_dim", .kind = Kind::gather, .signature = "Tensor input, Tensor indices, int? dim=None", .terms = "a-", .mono = "+.",
     .copy = true, .decompose = along_body};
-constinit const OpDef index_at{.name = "index", .kind = Kind::gather, .signature = "Tensor input, Tensor indices", .terms = "a-", .mono = "+.", .copy = true,
-    .decompose = [](Body& b) {
-      if (b.x().rank() == 0) fail("a 0-d tensor has no dim to index");
-      Var const at = flat(wrapped(b.x(1), b.x().size(0)));
-      b.out.push_back(shaped(call(index_select, {b.x(), at}, at_dim(0)), listed(b.x(1), b.x(), 1)));
-    }};
-constinit const OpDef index_put{.name = "index_put", .kind = Kind::gather, .signature = "Tensor input, Tensor indices, Tensor values, bool accumulate=False", .terms = "a-b",
-    .mono = "+.+", .decompose = put_body};
 constinit const OpDef index_copy{.name = "index_copy", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index, Tensor source", .terms = "a-b", .mono = "+.+",
     .copy = true, .decompose = copy_body};
 constinit const OpDef index_fill{.name = "index_fill", .kind = Kind::gather, .signature = "Tensor input, int dim, Tensor index, float value", .terms = "--", .mono = "+.",
@@ -139,23 +103,8 @@ constinit const OpDef select_scatter{.name = "select_scatter", .kind = Kind::gat
       Dim const at = less(b.attrs.ints[1], 0) ? b.attrs.ints[1] + x.size(d) : b.attrs.ints[1];
       b.out.push_back(concat(std::array{cut(x, d, 0, at), call(unsqueeze, {src}, at_dim(d)), cut(x, d, at + 1, last)}, d));
     }};
-constinit const OpDef masked_scatter{.name = "masked_scatter", .kind = Kind::gather, .signature = "Tensor input, Tensor mask, Tensor source", .terms = "a-b", .mono = "+.+",
-    .copy = true, .decompose = masked_body};
-constinit const OpDef one_hot{.name = "one_hot", .kind = Kind::gather, .signature = "Tensor input, int num_classes=-1", .terms = "-", .mono = ".",
-    .decompose = [](Body& b) {
-      Dim const classes = b.attrs.ints[0];
-      need_whole(b.x());
-      if (classes.value == -1) fail("one_hot: without num_classes the result's size depends on elements");
-      if (classes.value < 1) fail("one_hot: num_classes must be at least 1, not {}", classes.value);
-      Var const at = call(unsqueeze, {cast(b.x(), DType::i64)}, at_dim(-1));
-      Dims sizes = b.x().meta().sizes;
-      Var const ones = filled(at, at.meta().sizes, 1);
-      sizes.push_back(classes);
-      b.out.push_back(call(scatter, {filled(at, sizes, 0), at, ones}, at_dim(-1)));
-    }};
-
 namespace {
-constexpr std::array rows{&take, &take_along_dim, &index_at, &index_put, &index_copy, &index_fill, &select_scatter, &masked_scatter, &one_hot};
+constexpr std::array rows{&take, &take_along_dim, &index_copy, &index_fill, &select_scatter};
 }
 // clang-format on
 std::span<OpDef const* const> index_rows() { return rows; }

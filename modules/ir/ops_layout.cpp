@@ -175,6 +175,47 @@ void pixels(Body& b) {
   }
   b.out.push_back(call(clone, {shaped(turned(shaped(x, apart), order), joined)}));
 }
+
+bool same_place(View&) { return true; }
+void infer_copy(Inference& call) {
+  auto const &x = call.x(), &src = call.x(1);
+  if (overlaps(x.sizes, x.strides)) fail("copy_: several elements of {} lie in one place of memory: clone it first", to_string(x));
+  bool fits = src.rank() <= x.rank();
+  std::size_t const lead = fits ? x.sizes.size() - src.sizes.size() : 0;
+  for (std::size_t d = 0; fits && d < src.sizes.size(); ++d) fits = same(src.sizes[d], x.sizes[lead + d]) || same(src.sizes[d], 1);
+  if (!fits) fail("copy_: {} does not broadcast to {}", to_string(src), to_string(x));
+  call.out.push_back(x);
+}
+void evaluate_copy(Kernel const& kernel) {  // as if all of src was read first
+  auto const &y = kernel.out[0], &src = kernel.in[1];
+  base::Buffer held(base::numel(src.sizes) * base::bytes_of(y.dtype));
+  std::array cast{Strided{held.data(), y.dtype, src.sizes, base::contiguous_strides(src.sizes)}};
+  evaluate(to, std::array{src}, std::array{Scalar()}, Attrs{}.with(y.dtype), cast);
+  base::Shape strides(y.sizes.size(), 0);
+  for (std::size_t d = 0, lead = y.sizes.size() - src.sizes.size(); d < src.sizes.size(); ++d)
+    if (src.sizes[d] != 1) strides[lead + d] = cast[0].strides[d];
+  auto const bytes = static_cast<std::size_t>(base::bytes_of(y.dtype));
+  walk<2>(y.sizes, {&y.strides, &strides}, [&](auto const& at) { std::memcpy(y.at(at[0]), cast[0].at(at[1]), bytes); });
+}
+std::string copy_equation(Attrs const&, std::span<Meta const* const> in) {
+  auto const to = letters(in[0]->rank());
+  std::string from;
+  for (std::size_t d = 0, lead = to.size() - in[1]->sizes.size(); d < in[1]->sizes.size(); ++d)
+    from += in[1]->sizes[d].value == 1 && in[0]->sizes[lead + d].value != 1 ? '1' : to[lead + d];
+  return to + "," + from + "->" + to;
+}
+void slice_scatter_body(Body& b) {
+  Var const x = b.x(0), src = b.x(1);
+  if (x.meta().dtype != src.meta().dtype) fail("slice_scatter: dtypes differ: {} and {}", to_string(x.meta()), to_string(src.meta()));
+  Var const place = call(slice, {x}, b.attrs);
+  bool fits = place.rank() == src.rank();
+  for (int d = 0; fits && d < src.rank(); ++d) fits = same(place.size(d), src.size(d));
+  if (!fits) fail("slice_scatter: src {} does not fit {}", to_string(src.meta()), to_string(place.meta()));
+  Attrs window = Attrs{}.with(x.meta().sizes);
+  for (Dim const number : b.attrs.ints) window.with(number);
+  Var const ones = create(*x.emit, full, Attrs{}.with(src.meta().sizes).with(base::DType::boolean).with(x.meta().device).with_num(1.0));
+  b.out.push_back(choose(call(slice_grad, {ones}, window), call(slice_grad, {src}, window), x));
+}
 }  // namespace
 
 // clang-format off
@@ -285,10 +326,19 @@ constinit const OpDef channel_shuffle{.name = "channel_shuffle", .kind = Kind::g
       Var const apart = shaped(x, with(x, 1, {groups, x.size(1) / groups}));
       b.out.push_back(call(clone, {shaped(call(transpose, {apart}, Attrs{}.with(Dim(1)).with(Dim(2))), x.meta().sizes)}));
     }};
+extern const OpDef slice_scatter, detach, copy_;
+constinit const OpDef slice_scatter{.name = "slice_scatter", .kind = Kind::gather, .signature = "Tensor input, Tensor src, int dim=0, size start=0, size end=MAX, size step=1",
+    .terms = "ab", .mono = "++", .copy = true, .decompose = slice_scatter_body};
+constinit const OpDef detach{.name = "detach", .kind = Kind::view, .signature = "Tensor input",  // no gradient: what it gives is a constant to every loss
+    .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) { return letters(in[0]->rank()) + "->" + letters(in[0]->rank()); }}, .terms = "a", .mono = "+",
+    .copy = true, .types = Types::first, .cost = 0, .source = "{0}", .geometry = same_place};
+constinit const OpDef copy_{.name = "copy_", .kind = Kind::host, .signature = "Tensor input, Tensor src",  // writes src into the memory of input, and is input
+    .equation = {.build = copy_equation}, .terms = "-a", .mono = ".+", .types = Types::first, .geometry = same_place, .infer = infer_copy, .evaluate = evaluate_copy};
 
 namespace {
 constexpr std::array rows{&movedim, &broadcast_to, &ravel, &unflatten, &hstack, &vstack, &dstack, &column_stack, &repeat, &tile, &repeat_interleave, &flip, &fliplr, &flipud, &rot90,
-    &roll, &unfold, &pad, &pixel_shuffle, &pixel_unshuffle, &channel_shuffle};
+    &roll, &unfold, &pad, &pixel_shuffle, &pixel_unshuffle, &channel_shuffle,
+    &slice_scatter, &detach, &copy_};
 }
 // clang-format on
 std::span<OpDef const* const> layout_rows() { return rows; }

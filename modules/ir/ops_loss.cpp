@@ -75,6 +75,53 @@ void nll_loss_body(Body& body) {
   body.out.push_back(picked_loss(body.x(0), body.x(1), body.x(2), ignore, static_cast<Reduce>(reader.number().value), 0));
 }
 
+// Rows of scores (one without a batch), and what their class or classes are held against.
+Var as_rows(Var x) { return x.rank() >= 2 ? x : shaped(x, x.rank() == 1 ? Dims{Dim(1), x.size(0)} : Dims{Dim(1), Dim(1)}); }
+Var above(Var margin) { return call(relu, {margin}); }
+void need_scores(Var x) {
+  bool const good = base::is_real(x.meta().dtype) && x.rank() <= 2 && (x.rank() == 0 || !same(x.size(-1), 0));
+  if (!good) fail("the input must be floating, of rank 1 or 2 and with classes, not {}", to_string(x.meta()));
+}
+void need_indices(Var target) {
+  if (target.meta().dtype != DType::i64 && target.meta().dtype != DType::i32) fail("the target must hold class indices, not {}", to_string(target.meta()));
+}
+void multi_margin_body(Body& body) {  // floats: margin; p and the reduction as integers
+  Var const x = body.x(0), target = body.x(1), weight = body.x(2);
+  auto const p = body.attrs.ints[0].value;
+  if (p != 1 && p != 2) fail("p must be 1 or 2, not {}", p);
+  need_scores(x), need_indices(target);
+  if (target.rank() > 1 || !same(product(target.meta().sizes), x.rank() < 2 ? Dim(1) : x.size(0)))
+    fail("target {} does not fit input {}", to_string(target.meta()), to_string(x.meta()));
+  body.out.push_back(in_wide(x, [&](Var wide) {
+    Var const rows = as_rows(wide), index = shaped(cast(target, DType::i64), Dims{rows.size(0), Dim(1)});
+    if (weight && (weight.rank() != 1 || !same(weight.size(0), rows.size(1))))
+      fail("the weight must have {} elements, not {}", rows.size(1).value, to_string(weight.meta()));
+    Var gap = above(rows - call(gather, {rows, index}, at_dim(1)) + num(body.attrs.nums[0]));
+    if (p == 2) gap = gap * gap;
+    if (weight) gap = gap * shaped(call(index_select, {widened(weight), shaped(index, Dims{rows.size(0)})}, at_dim(0)), Dims{rows.size(0), Dim(1)});
+    Var const others = choose(call(eq, {counting(index, rows.size(1)), index}), 0.0, gap);
+    Var const loss = call(sum, {others}, summed(Dims{Dim(1)}, false)) / Var(rows.size(1));
+    return reduced(x.rank() < 2 ? shaped(loss, {}) : loss, static_cast<Reduce>(body.attrs.ints[1].value));
+  }));
+}
+void multilabel_margin_body(Body& body) {  // the labels of a row stand before its first -1
+  Var const x = body.x(0), target = body.x(1);
+  need_scores(x), need_indices(target);
+  bool fits = x.rank() == target.rank();
+  for (int d = 0; fits && d < x.rank(); ++d) fits = same(x.size(d), target.size(d));
+  if (!fits) fail("target {} does not fit input {}", to_string(target.meta()), to_string(x.meta()));
+  body.out.push_back(in_wide(x, [&](Var wide) {
+    Var const rows = as_rows(wide), labels = as_rows(cast(target, DType::i64)), zero = zeros_like(labels);
+    Var const ended = call(cumsum, {cast(call(lt, {labels, 0}), DType::i64)}, at_dim(1).with(Dim(absent)));
+    Var const given = call(eq, {ended, 0}), index = choose(given, labels, 0);
+    Var const is_label = call(gt, {call(scatter_add, {zero, index, cast(given, DType::i64)}, at_dim(1)), 0});
+    Var const gap = above(Var(1.0) - call(unsqueeze, {call(gather, {rows, index}, at_dim(1))}, at_dim(2)) + call(unsqueeze, {rows}, at_dim(1)));
+    Var const counts = call(logical_and, {call(unsqueeze, {given}, at_dim(2)), call(unsqueeze, {call(logical_not, {is_label})}, at_dim(1))});
+    Var const loss = call(sum, {choose(counts, gap, 0.0)}, summed(Dims{Dim(1), Dim(2)}, false)) / Var(rows.size(1));
+    return reduced(x.rank() < 2 ? shaped(loss, {}) : loss, static_cast<Reduce>(body.attrs.ints[0].value));
+  }));
+}
+
 // Without a reduction the batch can be cut; a mean need not be one of equal parts (weights, ignored targets), so all dims stay whole.
 std::string loss_equation(Attrs const& attrs, std::span<Meta const* const> in) {
   int const rank = in[0]->rank();
@@ -113,9 +160,15 @@ constinit const OpDef mse_loss{.name = "mse_loss", .kind = Kind::reduction, .sig
       Var const difference = b.x(0) - b.x(1);
       b.out.push_back(reduced(difference * difference, static_cast<Reduce>(b.attrs.ints[0].value)));
     }};
+constinit const OpDef multi_margin_loss{.name = "multi_margin_loss", .kind = Kind::reduction,
+    .signature = "Tensor input, Tensor target, int p=1, float margin=1, Tensor? weight=None, none|mean|sum reduction=mean", .terms = "---", .mono = "...", .types = Types::real,
+    .precision = Precision::wide, .cost = 6, .decompose = multi_margin_body};
+constinit const OpDef multilabel_margin_loss{.name = "multilabel_margin_loss", .kind = Kind::reduction,
+    .signature = "Tensor input, Tensor target, none|mean|sum reduction=mean", .terms = "--", .mono = "..", .types = Types::real, .precision = Precision::wide, .cost = 6,
+    .decompose = multilabel_margin_body};
 
 namespace {
-constexpr std::array rows{&cross_entropy, &nll_loss, &mse_loss};
+constexpr std::array rows{&cross_entropy, &nll_loss, &mse_loss, &multi_margin_loss, &multilabel_margin_loss};
 }
 // clang-format on
 std::span<OpDef const* const> loss_rows() { return rows; }

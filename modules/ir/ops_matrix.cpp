@@ -62,6 +62,8 @@ constinit const OpDef dot{.name = "dot", .kind = Kind::contraction, .signature =
       if (b.x(0).meta().dtype != b.x(1).meta().dtype) fail("dot: dtypes differ: {} and {}", to_string(b.x(0).meta()), to_string(b.x(1).meta()));
       b.out.push_back(call(matmul, {b.x(0), b.x(1)}));
     }};
+constinit const OpDef vdot{.name = "vdot", .kind = Kind::contraction, .signature = "Tensor input, Tensor other", .equation = {"k,k->"}, .terms = "aa", .combine = Monoid::sum,
+    .mono = "..", .precision = Precision::low, .decompose = [](Body& b) { b.out.push_back(call(dot, {b.x(0), b.x(1)})); }};
 constinit const OpDef mv{.name = "mv", .kind = Kind::contraction, .signature = "Tensor input, Tensor vec", .equation = {"mk,k->m"}, .terms = "aa", .combine = Monoid::sum,
     .mono = "..", .precision = Precision::low,
     .decompose = [](Body& b) {
@@ -96,7 +98,7 @@ constinit const OpDef addbmm{.name = "addbmm", .kind = Kind::contraction, .signa
     .decompose = [](Body& b) { biased(b, "addbmm", call(sum, {call(bmm, {b.x(1), b.x(2)})}, summed(Dims{Dim(0)}, false))); }};
 
 namespace {
-constexpr std::array rows{&outer, &dot, &mv, &inner, &addmv, &addr, &baddbmm, &addbmm};
+constexpr std::array rows{&outer, &dot, &vdot, &mv, &inner, &addmv, &addr, &baddbmm, &addbmm};
 }
 // clang-format on
 std::span<OpDef const* const> matrix_rows() { return rows; }

@@ -160,6 +160,8 @@ void group_norm_body(Body& body) {
   if (body.x().rank() < 2) fail("group_norm: the input needs a batch and channels: {}", to_string(body.x().meta()));
   Dim const channels = body.x().size(1);
   if (groups.value <= 0 || !same(channels % groups, 0)) fail("group_norm: {} channels do not fall into {} groups", channels.value, groups.value);
+  for (int d = 1; d < body.x().rank(); ++d)
+    if (same(body.x().size(d), 0)) fail("group_norm: dim {} of {} is empty", d, to_string(body.x().meta()));
   body.out.push_back(in_wide(body.x(), [&](Var x) {
     Dims sizes{x.size(0), groups, channels / groups}, dims{Dim(2)};
     for (int d = 2; d < x.rank(); ++d) sizes.push_back(x.size(d)), dims.push_back(d + 1);

@@ -21,7 +21,11 @@ Var zero_gradient(Vjp& v) { return v.g() * 0.0; }
 // clang-format off
 constinit const OpDef neg{.name = "neg", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "a", .mono = "-",
     .element = {[](R x, R) { return -x[0]; }, [](W x, R) { return static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(x[0])); }}, .source = "-{0}",
-    .vjp = [](Vjp& v) { v.grad(0) = -v.g(); }};
+    .vjp = [](Vjp& v) { v.grad(0) = -v.g(); },
+    .infer = [](Inference& call) {
+      if (call.x().dtype == base::DType::boolean) base::fail("neg: a bool has no negative; logical_not inverts a mask");
+      call.out.push_back(contiguous_meta(call.x().dtype, call.x().device, call.x().sizes));
+    }};
 constinit const OpDef abs{.name = "abs", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "-", .mono = ".",
     .element = {[](R x, R) { return std::fabs(x[0]); }, [](W x, R) { return x[0] < 0 ? static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(x[0])) : x[0]; }},
     .source = "fabs({0})", .vjp = [](Vjp& v) { v.grad(0) = v.g() * call(sign, {v.x()}); }, .saves = 1};

@@ -120,7 +120,57 @@ void median_body(Body& b) {  // the lower of two middles; a row with NaN gives i
   if (all) return void(b.out.push_back(without(call(gather, {x, place}, at_dim(0)), 0, false)));
   results_at(b, dim, place, b.attrs.ints[1].value != 0);
 }
-// How many elements of the sorted row lie before the place of x: the comparison as PyTorch has it, so that NaN goes to the end.
+// How many elements of a sorted row lie before the place of x, by halving. The comparison is PyTorch's, so that NaN goes to the end.
+void evaluate_searchsorted(Kernel const& kernel) {
+  AttrReader reader{kernel.attrs};
+  reader.flag();
+  bool const right = reader.flag() || reader.number().value == 2;
+  auto const &row = kernel.in[0], &x = kernel.in[1], &sorter = kernel.in[2], &y = kernel.out[0];
+  bool const real = base::is_real(row.dtype) || base::is_real(x.dtype), shared = row.sizes.size() == 1;
+  std::int64_t const n = row.sizes.back(), step = row.strides.back(), turn = sorter.data ? sorter.strides.back() : 0;
+  auto const leading = [&](base::Shape const& strides, bool used) {  // over the dims of x
+    base::Shape list(x.sizes.size(), 0);
+    if (used && !shared) std::copy(strides.begin(), strides.end() - 1, list.begin());
+    return list;
+  };
+  base::Shape const rows = leading(row.strides, true), turns = leading(sorter.strides, sorter.data != nullptr);
+  walk<4>(x.sizes, {&x.strides, &rows, &turns, &y.strides}, [&](auto const& at) {
+    auto const goes_on = [&](std::int64_t k) {
+      std::int64_t place = k;
+      if (sorter.data) place = sorter.whole(at[2] + k * turn);
+      if (place < 0 || place >= n) fail("searchsorted: sorter holds {}, out of range for size {}", place, n);
+      std::int64_t const from = at[1] + place * step;
+      if (real) return right ? !(row.real(from) > x.real(at[0])) : !(row.real(from) >= x.real(at[0]));
+      return right ? row.whole(from) <= x.whole(at[0]) : row.whole(from) < x.whole(at[0]);
+    };
+    std::int64_t low = 0, high = n;
+    while (low < high) {
+      std::int64_t const middle = low + (high - low) / 2;
+      goes_on(middle) ? low = middle + 1 : high = middle;
+    }
+    y.set_whole(at[3], low);
+  });
+}
+void infer_searchsorted(Inference& call) {
+  AttrReader reader{call.attrs};
+  bool const small = reader.flag(), right = reader.flag();
+  auto const side = reader.number().value;
+  auto const &row = call.x(0), &x = call.x(1);
+  if (row.rank() == 0) fail("searchsorted: the sorted sequence needs a rank of at least 1");
+  if (right && side == 1) fail("searchsorted: right and side contradict each other");
+  if (call.in[2]) {
+    auto const& sorter = call.x(2);
+    if (sorter.dtype != DType::i64) fail("searchsorted: the sorter must be i64, not {}", to_string(sorter));
+    bool fits = sorter.rank() == row.rank();
+    for (std::size_t d = 0; fits && d < row.sizes.size(); ++d) fits = same(sorter.sizes[d], row.sizes[d]);
+    if (!fits) fail("searchsorted: sorter {} does not fit {}", to_string(sorter), to_string(row));
+  }
+  bool fits = row.rank() == 1 || row.rank() == x.rank();
+  for (std::size_t d = 0; fits && row.rank() > 1 && d + 1 < row.sizes.size(); ++d) fits = same(row.sizes[d], x.sizes[d]);
+  if (!fits) fail("searchsorted: leading sizes of {} and {} differ", to_string(row), to_string(x));
+  call.out.push_back(contiguous_meta(small ? DType::i32 : DType::i64, x.device, x.sizes));
+}
+// The same by comparing with every element, where there is no kernel.
 Var place_in(Var row, Var x, bool right, bool small) {
   Var const sorted = row.rank() == 1 ? row : call(unsqueeze, {row}, at_dim(-2)), each = call(unsqueeze, {x}, at_dim(-1));
   Var const before = call(logical_not, {call(right ? gt : ge, {sorted, each})});
@@ -128,23 +178,16 @@ Var place_in(Var row, Var x, bool right, bool small) {
 }
 void searchsorted_body(Body& b) {
   AttrReader reader{b.attrs};
-  bool const small = reader.flag(), right = reader.flag();
-  auto const side = reader.number().value;
-  Var row = b.x(0);
-  Var const x = b.x(1);
-  if (row.rank() == 0) fail("searchsorted: the sorted sequence needs a rank of at least 1");
-  if (right && side == 1) fail("searchsorted: right and side contradict each other");
-  if (b.x(2)) {
-    if (b.x(2).meta().dtype != DType::i64) fail("searchsorted: the sorter must be i64, not {}", to_string(b.x(2).meta()));
-    bool fits = b.x(2).rank() == row.rank();
-    for (int d = 0; fits && d < row.rank(); ++d) fits = same(b.x(2).size(d), row.size(d));
-    if (!fits) fail("searchsorted: sorter {} does not fit {}", to_string(b.x(2).meta()), to_string(row.meta()));
-    row = call(gather, {row, b.x(2)}, at_dim(-1));
-  }
-  bool fits = row.rank() == 1 || row.rank() == x.rank();
-  for (int d = 0; fits && row.rank() > 1 && d + 1 < row.rank(); ++d) fits = same(row.size(d), x.size(d));
-  if (!fits) fail("searchsorted: leading sizes of {} and {} differ", to_string(row.meta()), to_string(x.meta()));
-  b.out.push_back(place_in(row, x, right || side == 2, small));
+  bool const small = reader.flag(), right = reader.flag() || reader.number().value == 2;
+  Var const row = b.x(2) ? call(gather, {b.x(0), b.x(2)}, at_dim(-1)) : b.x(0);
+  b.out.push_back(place_in(row, b.x(1), right, small));
+}
+// A sorted row stays whole; if there is one for each row of x, the leading dims are theirs together.
+std::string searchsorted_equation(Attrs const&, std::span<Meta const* const> in) {
+  auto const all = letters(in[1]->rank(), 1);
+  bool const shared = in[0]->rank() == 1;
+  auto const row = (shared ? "" : all.substr(0, all.size() - 1)) + "a!";
+  return row + "," + all + (in[2] ? "," + row : "") + "->" + all;
 }
 std::string pair_equation(Attrs const& attrs, std::span<Meta const* const> in) {
   auto const one = whole_dim_equation(attrs, in);
@@ -173,12 +216,14 @@ constinit const OpDef max_dim{.name = "max.dim", .kind = Kind::reduction, .signa
 constinit const OpDef min_dim{.name = "min.dim", .kind = Kind::reduction, .signature = "Tensor input, int dim, bool keepdim=False", .results = 2, .terms = "-", .mono = ".",
     .decompose = extreme_body<false>};
 constinit const OpDef searchsorted{.name = "searchsorted", .kind = Kind::sort,
-    .signature = "Tensor sorted_sequence, Tensor input, *, bool out_int32=False, bool right=False, none|left|right side=none, Tensor? sorter=None", .terms = "---", .mono = "...",
+    .signature = "Tensor sorted_sequence, Tensor input, *, bool out_int32=False, bool right=False, none|left|right side=none, Tensor? sorter=None",
+    .equation = {.build = searchsorted_equation}, .terms = "---", .mono = "...", .types = Types::index, .vjp = [](Vjp&) {}, .infer = infer_searchsorted, .evaluate = evaluate_searchsorted,
     .decompose = searchsorted_body};
 constinit const OpDef bucketize{.name = "bucketize", .kind = Kind::sort, .signature = "Tensor input, Tensor boundaries, *, bool out_int32=False, bool right=False", .terms = "--",
     .mono = "..", .decompose = [](Body& b) {
       if (b.x(1).rank() != 1) fail("bucketize: boundaries need rank 1, not {}", to_string(b.x(1).meta()));
-      b.out.push_back(place_in(b.x(1), b.x(0), b.attrs.ints[1].value != 0, b.attrs.ints[0].value != 0));
+      Attrs attrs = b.attrs;
+      b.out.push_back(call(searchsorted, {b.x(1), b.x(0), Var()}, attrs.with(Dim(0))));
     }};
 
 namespace {

@@ -102,6 +102,7 @@ constinit const OpDef unbind{.name = "unbind", .kind = Kind::view, .signature = 
       int const d = dim_of(b.x(), b.attrs.ints[0]);
       Dim const size = length(b, d);
       if (same(size, 0)) fail("unbind: dim {} of {} is empty", d, to_string(b.x().meta()));
+      if (size.value > most_parts) fail("unbind: {} parts are more than {}", size.value, most_parts);
       for (std::int64_t k = 0; less(k, size); ++k) b.out.push_back(call(select, {b.x()}, Attrs{}.with(Dim(d)).with(Dim(k))));
     }};
 

@@ -366,6 +366,7 @@ class Parser {
       expect(":");
       node.at.column = static_cast<std::uint32_t>(integer());
     }
+    if (accept("@")) node.module = intern(any_name());
     graph_.nodes.push_back(std::move(node));
   }
   void skip_value() {  // to the comma or parenthesis behind an attribute's value

@@ -66,6 +66,7 @@ std::string to_string(Graph const& graph) {
     text += " = " + call_text(graph, node) + ": ";
     for (int k = 0; k < node.results; ++k) text += (k ? ", " : "") + meta_text(graph, node.first + k);
     if (node.at.line) text += std::format("  # {} {}:{}", quoted(node.at.file), node.at.line, node.at.column);
+    if (!node.module.empty()) text += std::format("  @ {}", name_text(node.module));
     text += "\n";
   }
   text += "  return";

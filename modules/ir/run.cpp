@@ -47,6 +47,7 @@ Evaluated evaluate(Graph const& graph, std::span<Strided const> inputs, Bindings
       if (node.op->geometry(view)) {
         value[first] = {in[0].at(view.offset.value), in[0].dtype, values(view.sizes), values(view.strides)};
         storage[first] = storage[static_cast<std::size_t>(node.inputs[0].value)];
+        if (writes(*node.op)) evaluate(*node.op, in, scalars, attrs, std::span(&value[first], 1));
         continue;
       }
     }

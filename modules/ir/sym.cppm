@@ -136,15 +136,15 @@ Dim operator%(Dim a, Dim b);
 /// Whether a == b, a < b or a <= b in this run, kept as a constraint if that could differ in another one.
 bool same(Dim a, Dim b, base::At at = base::At::current());
 bool less(Dim a, Dim b, base::At at = base::At::current()), less_equal(Dim a, Dim b, base::At at = base::At::current());
-/// Product of sizes.
+/// Product of sizes, and their plain values.
 Dim product(std::span<Dim const> sizes);
-/// The plain values.
 base::Shape values(std::span<Dim const> dims);
+/// Whether the relation holds between two numbers.
+bool holds(std::int64_t a, Relation relation, std::int64_t b);
 
 }  // namespace tenon::ir
 
 namespace tenon::ir {  // for sizes: Error on overflow and on division by 0
 std::int64_t plus(std::int64_t a, std::int64_t b), times(std::int64_t a, std::int64_t b), floor_quotient(std::int64_t a, std::int64_t b),
     floor_rest(std::int64_t a, std::int64_t b);
-bool holds(std::int64_t a, Relation relation, std::int64_t b);
 }  // namespace tenon::ir

@@ -51,7 +51,10 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias) {
   weight = uniform_parameter({out, in}, in);
   if (with_bias) bias = uniform_parameter(out, in);
 }
-Tensor Linear::operator()(Tensor const& x, base::At at) const { return tracer::linear(x, weight, bias, at); }
+Tensor Linear::operator()(Tensor const& x, base::At at) const {
+  tracer::ModuleScope const scope(*this);
+  return tracer::linear(x, weight, bias, at);
+}
 
 Conv2d::Conv2d(std::int64_t in, std::int64_t out, DimList const& kernel, tracer::Window how, bool with_bias) : window(std::move(how)) {
   check_size("conv2d", "groups", window.groups, 1);
@@ -64,20 +67,29 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, DimList const& kernel, tracer:
   weight = uniform_parameter({out, depth, height, width}, depth * height * width);
   if (with_bias) bias = uniform_parameter(out, depth * height * width);
 }
-Tensor Conv2d::operator()(Tensor const& x, base::At at) const { return tracer::conv2d(x, weight, bias, window, at); }
+Tensor Conv2d::operator()(Tensor const& x, base::At at) const {
+  tracer::ModuleScope const scope(*this);
+  return tracer::conv2d(x, weight, bias, window, at);
+}
 
 Embedding::Embedding(std::int64_t rows, std::int64_t features) {
   check_size("embedding", "rows", rows), check_size("embedding", "features", features);
   weight = normal_parameter({rows, features}, 1);
 }
-Tensor Embedding::operator()(Tensor const& indices, base::At at) const { return tracer::embedding(weight, indices, at); }
+Tensor Embedding::operator()(Tensor const& indices, base::At at) const {
+  tracer::ModuleScope const scope(*this);
+  return tracer::embedding(weight, indices, at);
+}
 
 LayerNorm::LayerNorm(std::int64_t features, double epsilon) : eps(epsilon) {
   check_size("layer_norm", "features", features, 1);
   weight = tracer::ones(features).set_requires_grad();
   bias = tracer::zeros(features).set_requires_grad();
 }
-Tensor LayerNorm::operator()(Tensor const& x, base::At at) const { return tracer::layer_norm(x, {weight.dim(0, at)}, weight, bias, eps, at); }
+Tensor LayerNorm::operator()(Tensor const& x, base::At at) const {
+  tracer::ModuleScope const scope(*this);
+  return tracer::layer_norm(x, {weight.dim(0, at)}, weight, bias, eps, at);
+}
 
 GptBlock::GptBlock(GptConfig const& config) : norm1(config.features), norm2(config.features), heads(config.heads) {
   check(config);
@@ -88,6 +100,7 @@ GptBlock::GptBlock(GptConfig const& config) : norm1(config.features), norm2(conf
   down = gpt_linear(4 * features, features);
 }
 Tensor GptBlock::operator()(Tensor const& x, base::At at) const {
+  tracer::ModuleScope const scope(*this);
   Dim const batch = x.dim(0, at), tokens = x.dim(1, at), features = x.dim(2, at);
   Tensor const packed = tracer::reshape(qkv(norm1(x, at), at), {batch, tokens, 3, heads, features / Dim(heads)}, at);
   Tensor const parts = tracer::permute(packed, {2, 0, 3, 1, 4}, at);  // [3, B, heads, T, C / heads]

@@ -20,11 +20,10 @@ Ref<Impl> alias_of(Impl const& impl) {
 }
 bool saves(ir::OpDef const& op, std::size_t bit) { return (op.saves >> std::min<std::size_t>(bit, 31)) & 1u; }
 
-TapeNode::Edge edge(Operand const& operand, bool saved, At at) {
-  TapeNode::Edge edge;
+void fill(TapeNode::Edge& edge, Operand const& operand, bool saved, At at) {
   if (!operand.impl) {
     edge.scalar = operand.scalar;
-    return edge;
+    return;
   }
   Impl& impl = *operand.impl;
   auto* session = Session::current();
@@ -40,7 +39,6 @@ TapeNode::Edge edge(Operand const& operand, bool saved, At at) {
     edge.saved = alias_of(impl);
     edge.version = impl.storage->version;
   }
-  return edge;
 }
 
 // Records calls whose operands need gradients; everything is handed below first.
@@ -58,18 +56,21 @@ struct Tape final : Interpreter {
     node->at = call.at;
     dispatch(call, below, results);
     if (!op.vjp) return;
-    for (std::size_t k = 0; k < call.operands.size(); ++k) node->inputs.push_back(edge(call.operands[k], saves(op, k), call.at));
-    if (write) node->inputs[0].wanted = false, node->inputs[0].node = nullptr, node->inputs[0].leaf = nullptr;
-    if (std::ranges::none_of(node->inputs, &TapeNode::Edge::wanted)) {
+    node->operands = call.operands.size();
+    node->edges.resize(call.operands.size() + results.size());
+    for (std::size_t k = 0; k < call.operands.size(); ++k) fill(node->edges[k], call.operands[k], saves(op, k), call.at);
+    if (write) node->edges[0].wanted = false, node->edges[0].node = nullptr, node->edges[0].leaf = nullptr;
+    if (std::ranges::none_of(node->inputs(), &TapeNode::Edge::wanted)) {
       if (write) results[0].impl()->node = nullptr;
       return;
     }
     for (std::size_t k = 0; k < results.size(); ++k) {
       Impl& impl = *results[k].impl();
-      node->results.push_back(edge(Operand{&impl, {}}, saves(op, 16 + k), call.at));
-      node->results.back().node = nullptr;
-      node->results.back().leaf = nullptr;
-      node->results.back().result = static_cast<int>(k);
+      auto& edge = node->results()[k];
+      fill(edge, Operand{&impl, {}}, saves(op, 16 + k), call.at);
+      edge.node = nullptr;
+      edge.leaf = nullptr;
+      edge.result = static_cast<int>(k);
       if (base::is_real(impl.meta->dtype)) impl.node = node, impl.result = static_cast<int>(k);
     }
     node->order = next_order.fetch_add(1, std::memory_order_relaxed);
@@ -132,19 +133,20 @@ struct Backward {
     emit.values.clear();
     emit.metas.clear();
     std::vector<ir::Var> in, out, cotangents;
-    auto wanted = std::make_unique<bool[]>(node.inputs.size());
-    for (std::size_t k = 0; k < node.inputs.size(); ++k) {
-      in.push_back(read(node.inputs[k], node, node.inputs[k].node));
-      wanted[k] = node.inputs[k].wanted;
+    auto wanted = std::make_unique<bool[]>(node.operands);
+    auto const inputs = node.inputs(), results = node.results();
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      in.push_back(read(inputs[k], node, inputs[k].node));
+      wanted[k] = inputs[k].wanted;
     }
-    for (std::size_t k = 0; k < node.results.size(); ++k) {
-      out.push_back(read(node.results[k], node, Ref<TapeNode>(&node)));
+    for (std::size_t k = 0; k < results.size(); ++k) {
+      out.push_back(read(results[k], node, Ref<TapeNode>(&node)));
       cotangents.push_back(k < gradients.size() && gradients[k].defined() ? emit.add(gradients[k]) : ir::Var());
     }
-    ir::Vjp vjp{node.attrs, in, out, cotangents, {wanted.get(), node.inputs.size()}, {}};
+    ir::Vjp vjp{node.attrs, in, out, cotangents, {wanted.get(), node.operands}, {}};
     ir::differentiate(*node.op, vjp);
     for (std::size_t k = 0; k < in.size(); ++k)
-      if (wanted[k] && vjp.grads[k]) give(node.inputs[k], emit.tensor(vjp.grads[k]));
+      if (wanted[k] && vjp.grads[k]) give(inputs[k], emit.tensor(vjp.grads[k]));
   }
   // Calls seen(node, gradients of its results) for every call on the way.
   template <class F>
@@ -179,7 +181,7 @@ TapeNode::~TapeNode() {  // a long history is taken down in a loop, not by recur
   std::vector<Ref<TapeNode>> own;
   bool const outermost = !pending;
   if (outermost) pending = &own;
-  for (auto& input : inputs)
+  for (auto& input : inputs())
     if (input.node) pending->push_back(std::move(input.node));
   if (!outermost) return;
   while (!own.empty()) {

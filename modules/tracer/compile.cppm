@@ -25,6 +25,29 @@ Explanation describe(State& state);
 std::string to_string(Explanation const& explanation);
 std::ostream& operator<<(std::ostream& out, Explanation const& explanation);
 
+/// Says, while a layer's call runs, that the ops of this thread are the layer's: a recording then names it by the path of its tensors.
+struct ModuleScope {
+  using First = std::pair<Impl*, std::string>;  ///< the layer's first tensor and that tensor's path inside it
+  template <HasFields Layer>
+  explicit ModuleScope(Layer const& from) : ModuleScope(&from, first_of<Layer>) {}
+  ModuleScope(void const* from, First (*first)(void const*));
+  ModuleScope(ModuleScope const&) = delete;
+  ~ModuleScope();
+  /// The layer that runs on this thread, the inner one first; null if none does.
+  static ModuleScope const* innermost();
+  template <class Layer>
+  static First first_of(void const* from) {
+    for (auto const& [name, tensor] : named_tensors(*static_cast<Layer const*>(from)))
+      if (tensor.defined()) return {tensor.impl(), name};
+    return {};
+  }
+  void const* layer;
+  First (*first_tensor)(void const* layer);
+  ModuleScope const* outer;
+  mutable std::string_view path{};  ///< as the recording `reader` found it
+  mutable void const* reader = nullptr;
+};
+
 /// Ends the current segment on purpose; nothing outside a capture.
 void graph_break(std::string_view why = "graph_break() was called", At at = At::current());
 /// Runs an effect on the host (printing, logging) in its place among the ops: a break, named as such.
@@ -40,22 +63,42 @@ class Compiled {
   auto operator()(Args&&... args) const -> std::invoke_result_t<F&, Args&...> {
     using Result = std::invoke_result_t<F&, Args&...>;
     if (Session::current()) return std::invoke(fn_, args...);
+    auto const each = [&](auto& visit) {
+      [[maybe_unused]] std::int64_t index = 0;
+      Path const all{nullptr, "args"};
+      (each_leaf(args, Path{&all, {}, index++}, visit), ...);
+    };
     Arguments arguments;
-    auto visit = [&](Path const& path, auto& leaf) {
+    auto gather = [&](Path const&, auto& leaf) {
       using Leaf = std::remove_cvref_t<decltype(leaf)>;
       if constexpr (std::is_same_v<Leaf, Tensor>) {
-        if (leaf.defined()) arguments.tensors.push_back(leaf.impl()), arguments.names.push_back(path.text());
+        if (leaf.defined()) arguments.tensors.push_back({leaf.impl(), leaf.impl()->id});
       } else if constexpr (std::is_same_v<Leaf, bool>) {
-        arguments.values.emplace_back(path.text(), leaf ? "true" : "false");
+        arguments.values.push_back({leaf ? "true" : "false"});
+      } else if constexpr (std::is_same_v<Leaf, Length>) {
+        arguments.values.push_back({"length", leaf.items});
       } else if constexpr (std::is_enum_v<Leaf>) {
-        arguments.values.emplace_back(path.text(), std::to_string(static_cast<std::int64_t>(leaf)));
+        arguments.values.push_back({{}, static_cast<std::int64_t>(leaf)});
       } else if constexpr (!std::is_arithmetic_v<Leaf>) {
-        arguments.values.emplace_back(path.text(), std::string(std::string_view(leaf)));
+        arguments.values.push_back({std::string(std::string_view(leaf))});
       }
     };
-    [[maybe_unused]] std::int64_t index = 0;
-    Path const all{nullptr, "args"};
-    (each_leaf(args, Path{&all, {}, index++}, visit), ...);
+    each(gather);
+    auto const names = [&each](bool tensors) {
+      std::vector<std::string> list;
+      auto name = [&](Path const& path, auto& leaf) {
+        using Leaf = std::remove_cvref_t<decltype(leaf)>;
+        if constexpr (std::is_same_v<Leaf, Tensor>) {
+          if (tensors && leaf.defined()) list.push_back(path.text());
+        } else if constexpr (std::is_same_v<Leaf, bool> || !std::is_arithmetic_v<Leaf>) {
+          if (!tensors) list.push_back(path.text());
+        }
+      };
+      each(name);
+      return list;
+    };
+    arguments.names = std::ref(names);
+    if constexpr (HasFields<F>) arguments.own = {&fn_, [](void const* fn) { return named_tensors(*static_cast<F const*>(fn)); }};
     Session session(*state_, std::move(arguments));
     auto const run = [&]() -> Result {
       try {

@@ -13,6 +13,13 @@ std::string Path::text() const {
   return text.empty() ? std::string(name) : std::format("{}.{}", text, name);
 }
 
+namespace {
+thread_local ModuleScope const* running = nullptr;
+}
+ModuleScope::ModuleScope(void const* from, First (*first)(void const*)) : layer(from), first_tensor(first), outer(std::exchange(running, this)) {}
+ModuleScope::~ModuleScope() { running = outer; }
+ModuleScope const* ModuleScope::innermost() { return running; }
+
 void graph_break(std::string_view why, At at) {
   if (auto* session = Session::current()) session->split({BreakKind::explicit_break, std::string(why), "remove the call of graph_break()", at});
 }

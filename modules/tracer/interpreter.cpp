@@ -33,21 +33,30 @@ struct Eager final : Interpreter {
       if (auto view = view_of(*call.operands[0].impl, op, call.attrs)) return void(results[0] = std::move(*view));
     if (!ir::has_kernel(op)) {
       if (!op.decompose) base::fail("{}: has neither a kernel nor a body", op.name);
-      check(call);
+      (void)(op.measured ? measured(call) : check(call));
       return void(std::ranges::move(run_body(call, static_cast<int>(Rank::eager)), results.begin()));
     }
-    auto metas = check(call);
-    std::vector<ir::Strided> in, out;
-    std::vector<Scalar> scalars;
-    for (auto const& operand : call.operands) {
-      in.push_back(operand.impl ? memory_of(*operand.impl) : ir::Strided{});
-      scalars.push_back(operand.scalar);
-    }
+    auto metas = op.measured ? measured(call) : check(call);
+    auto const [in, scalars] = memory(call);
+    std::vector<ir::Strided> out;
     for (std::size_t k = 0; k < metas.size(); ++k) {
       results[k] = allocate(std::move(metas[k]));
       out.push_back(memory_of(*results[k].impl()));
     }
     ir::evaluate(op, in, scalars, call.attrs, out);
+  }
+  static std::pair<std::vector<ir::Strided>, std::vector<Scalar>> memory(Call const& call) {
+    std::pair<std::vector<ir::Strided>, std::vector<Scalar>> operands;
+    for (auto const& operand : call.operands) {
+      operands.first.push_back(operand.impl ? memory_of(*operand.impl) : ir::Strided{});
+      operands.second.push_back(operand.scalar);
+    }
+    return operands;
+  }
+  static std::vector<ir::Meta> measured(Call const& call) {
+    auto const tensor = std::ranges::find_if(call.operands, [](Operand const& operand) { return operand.impl != nullptr; });
+    auto const [in, scalars] = memory(call);
+    return ir::measure(call.op, in, scalars, call.attrs, tensor == call.operands.end() ? base::Device{} : tensor->impl->meta->device);
   }
   static std::vector<ir::Meta> check(Call const& call) {
     std::vector<ir::Meta const*> in;
@@ -94,7 +103,7 @@ base::InlineVector<Operand, 4> operands_of(ir::OpDef const& op, std::span<Arg co
   base::InlineVector<Operand, 4> list;
   for (auto const& arg : operands) {
     if (!arg.impl && arg.scalar.kind == ir::ScalarKind::none) check_given(op, list.size());
-    list.push_back({arg.impl.get(), arg.scalar});
+    list.push_back({arg.impl, arg.scalar});
   }
   return list;
 }

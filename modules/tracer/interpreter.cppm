@@ -6,18 +6,18 @@ import :tensor;
 
 export namespace tenon::tracer {
 
-/// An operand of an operator: a tensor or a number, with the place where it was written.
+/// An operand of an operator: a tensor or a number, with the place where it was written. It lives no longer than the tensor that it names.
 struct Arg {
-  Ref<Impl> impl;
+  Impl* impl = nullptr;
   Scalar scalar{};
   At at;
-  Arg(Tensor const& tensor, At place = At::current()) : impl(tensor.ref()), at(place) {}
+  inline Arg(Tensor const& tensor, At place = At::current()) : impl(tensor.impl()), at(place) {}
   template <class T>
     requires std::is_arithmetic_v<T>
   Arg(T number, At place = At::current()) : scalar(number), at(place) {}
-  Arg(Dim number, At place = At::current()) : scalar(number), at(place) {}
-  Arg(Scalar number, At place = At::current()) : scalar(number), at(place) {}
-  Arg(Number const& number, At place = At::current()) : impl(number.lazy), scalar(number.value), at(place) {}
+  inline Arg(Dim number, At place = At::current()) : scalar(number), at(place) {}
+  inline Arg(Scalar number, At place = At::current()) : scalar(number), at(place) {}
+  inline Arg(Number const& number, At place = At::current()) : impl(number.lazy.get()), scalar(number.value), at(place) {}
 };
 
 /// One call on its way through the interpreters; an operand with a null impl is its scalar.
@@ -61,27 +61,14 @@ inline Tensor apply(ir::OpDef const& op, std::initializer_list<Arg> operands, ir
   return apply(op, std::span(operands.begin(), operands.size()), attrs, at);
 }
 
-/// Whether calls of this thread are recorded for gradients.
-bool grad_enabled();
-/// Switches that off (or on) for a scope.
-class GradMode {
- public:
-  explicit GradMode(bool enabled);
-  ~GradMode();
-  GradMode(GradMode const&) = delete;
-
- private:
-  bool outer_;
+enum class BreakKind : std::uint8_t { returned, explicit_break, item, host_read, condition, resize, measured, aliasing, view_write, host_effect, limit };
+/// Why a segment ended: a value, not an exception.
+struct Break {
+  BreakKind kind = BreakKind::returned;
+  std::string reason;  ///< what happened, in one line
+  std::string hint;    ///< what would avoid it
+  At at;
 };
-struct NoGrad : GradMode {
-  NoGrad() : GradMode(false) {}
-};
-/// create_graph records the backward too, for second derivatives.
-struct GradOptions {
-  bool create_graph = false;
-};
-/// d(output)/d(input) for each input, without touching any grad; undefined where output does not depend on it.
-std::vector<Tensor> gradients(Tensor const& output, std::span<Tensor const> inputs, Tensor const& seed = {}, GradOptions options = {}, At at = At::current());
 
 /// A struct that lists its fields: `static void fields(auto& self, auto&& field) { field("weight", self.weight); field("bias", self.bias); }`.
 /// The one customisation point of parameter containers and compiled arguments.
@@ -101,8 +88,13 @@ struct Path {
   std::string text() const;
 };
 
+/// How many items a container has: a leaf of its own.
+struct Length {
+  std::int64_t items;
+};
+
 /// Calls visit(path, leaf) for every tensor, number, flag, enum and text in a value: fields, vectors, arrays, optionals, pairs, tuples, maps.
-/// A container's length, a map's keys and whether an optional is set are visited too, as texts. Other types are passed over.
+/// A container's Length, a map's keys and whether an optional is set are visited too, the latter as texts. Other types are passed over.
 template <class T, class F>
 void each_leaf(T& value, Path const& path, F& visit) {
   using V = std::remove_cv_t<T>;
@@ -121,7 +113,7 @@ void each_leaf(T& value, Path const& path, F& visit) {
       each_leaf(item, {&path, name}, visit);
     }
   } else if constexpr (SequenceLike<V>) {
-    std::string const length = std::format("length {}", value.size());
+    Length const length{static_cast<std::int64_t>(value.size())};
     visit(path, length);
     std::int64_t index = 0;
     for (auto& item : value) each_leaf(item, {&path, {}, index++}, visit);

@@ -75,15 +75,19 @@ void Session::Data::launch(Segment& from) {
     if (!impl || slot.input) continue;
     bool const needed = impl.use_count() > 1 || (slot.root == static_cast<std::int32_t>(k) && impl->storage.use_count() > 1);
     if (!needed) {
+      impl->node = nullptr;
+      bool const again = phase == Phase::replay && !impl->requires_grad && !impl->grad && (impl->view || impl->storage.use_count() == 1);
+      if (again && impl->view) impl->storage = nullptr;
+      if (again) frame.proxies[k] = std::move(impl);
       impl = nullptr;
     } else if (slot.root == static_cast<std::int32_t>(k)) {
       outputs.push_back(static_cast<std::int32_t>(k));
     }
   }
   std::ranges::reverse(outputs);
-  bool const writes = std::ranges::any_of(from.slots, &Slot::written);
+  bool const writes = from.writes;
   if (!outputs.empty() || writes) {
-    Runner run;
+    Runner const* run = nullptr;  // entries are never removed
     {
       std::scoped_lock const lock(from.mutex);
       auto found = std::ranges::find(from.lowered, outputs, [](auto const& l) { return l->outputs; });
@@ -95,25 +99,26 @@ void Session::Data::launch(Segment& from) {
         state.compile_seconds.fetch_add(seconds_since(start));
         from.compile_seconds += seconds_since(start);
       }
-      run = (*found)->run;
+      run = &(*found)->run;
     }
     auto const start = Clock::now();
     std::vector<ir::Strided> inputs;
+    inputs.reserve(from.input_slots.size());
     for (auto index : from.input_slots) inputs.push_back(memory_of(*frame.slots[static_cast<std::size_t>(index)]));
-    ir::Bindings const bindings = phase == Phase::record ? ir::Bindings{} : frame.bindings;  // a recording runs with its hints
+    ir::Bindings const hints, &bindings = phase == Phase::record ? hints : frame.bindings;  // a recording runs with its hints
     ir::Evaluated done;
     {
       Active const off(Rank::capture, nullptr);
       ir::Symbols::Scope const outside(nullptr);
-      done = run(inputs, bindings);
+      done = (*run)(inputs, bindings);
     }
     ++state.launches;
-    std::unordered_set<base::Buffer*> taken;
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       auto& storage = *frame.slots[static_cast<std::size_t>(outputs[k])]->storage;
       auto const& value = done.outputs[k];
       bool const own = done.storage[k] && value.data == done.storage[k]->data() && base::is_contiguous(value.sizes, value.strides) &&
-                       taken.insert(done.storage[k].get()).second;
+                       std::find(done.storage.begin(), done.storage.begin() + static_cast<std::ptrdiff_t>(k), done.storage[k]) ==
+                           done.storage.begin() + static_cast<std::ptrdiff_t>(k);
       if (own) {
         storage.buffer = done.storage[k];
       } else {
@@ -125,7 +130,7 @@ void Session::Data::launch(Segment& from) {
     std::size_t next = outputs.size();
     std::vector<std::pair<ir::Strided, ir::Strided>> back;  // values that lie in inputs are copied out before anything is written
     std::vector<base::Ref<base::Buffer>> kept;
-    for (std::size_t k = 0; k < from.slots.size(); ++k) {
+    for (std::size_t k = 0; writes && k < from.slots.size(); ++k) {
       if (!from.slots[k].written) continue;
       auto value = done.outputs[next];
       if (!done.storage[next]) {
@@ -139,6 +144,15 @@ void Session::Data::launch(Segment& from) {
     }
     for (auto const& [value, memory] : back) copy_elements(value, memory);
     state.launch_seconds.fetch_add(seconds_since(start));
+  }
+  leave(from);
+}
+
+void Session::Data::leave(Segment& from) {
+  if (phase == Phase::replay) {
+    for (auto& slot : frame.slots) slot = nullptr;
+    auto left = std::make_unique<Frame>(std::move(frame));
+    std::unique_ptr<Frame> const older{from.spare.exchange(left.release(), std::memory_order_acq_rel)};
   }
   frame = {};
 }

@@ -119,10 +119,29 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span
     auto const place = static_cast<std::size_t>(event.result) + static_cast<std::size_t>(k);
     auto const& slot = segment->slots[place];
     Tensor result;
+    auto& proxy = frame.proxies[place];
     if (call.op.geometry) {
-      auto view = view_of(*call.operands[0].impl, call.op, call.attrs);
-      if (view.has_value() != event.view) return refuse();
-      if (view) result = std::move(*view);
+      Impl& parent = *call.operands[0].impl;
+      auto& known = frame.views[place];
+      if (event.view && proxy && known.parent == parent.meta && !segment->symbolic) {
+        proxy->id = fresh_id();
+        proxy->meta = known.meta;
+        proxy->storage = parent.storage;
+        proxy->offset = parent.offset + known.offset;
+        result = Tensor(std::exchange(proxy, nullptr));
+      } else {
+        auto view = view_of(parent, call.op, call.attrs);
+        if (view.has_value() != event.view) return refuse();
+        if (view) {
+          known = {parent.meta, view->impl()->meta, view->impl()->offset - parent.offset};
+          result = std::move(*view);
+        }
+      }
+    }
+    if (!result.defined() && proxy && !segment->symbolic) {
+      proxy->id = fresh_id();
+      proxy->storage->pending = &self;
+      result = Tensor(std::exchange(proxy, nullptr));
     }
     if (!result.defined()) {
       auto meta = slot.meta;
@@ -150,7 +169,7 @@ std::vector<Replayed> Session::Data::replayed() const {
   auto const& symbols = segment->graph.symbols;
   for (std::size_t n = 0; n < frame.event; ++n) {
     auto const& event = segment->events[n];
-    Replayed call{event.op, {}, event.attrs, {}, event.at};
+    Replayed call{event.op, {}, event.attrs, {}, event.at, event.module};
     for (std::size_t k = 0; k < event.slots.size(); ++k)
       call.operands.push_back(event.slots[k] < 0 ? Operand{nullptr, symbols.evaluate(event.scalars[k], frame.bindings)}
                                                  : Operand{frame.slots[static_cast<std::size_t>(event.slots[k])].get(), {}});

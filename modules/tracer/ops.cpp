@@ -91,6 +91,15 @@ Tensor embedding(Tensor const& weight, Tensor const& indices, At at) { return ap
 Tensor gather(Tensor const& x, int dim, Tensor const& index, At at) { return apply(ops::gather, {x, index}, Attrs{}.with(Dim(dim)), at); }
 Tensor index_select(Tensor const& x, int dim, Tensor const& index, At at) { return apply(ops::index_select, {x, index}, Attrs{}.with(Dim(dim)), at); }
 Tensor tril(Tensor const& x, int diagonal, At at) { return apply(ops::tril, {x}, Attrs{}.with(Dim(diagonal)), at); }
+Tensor nonzero(Tensor const& x, At at) { return apply(ops::nonzero, {x}, {}, at); }
+Tensor masked_select(Tensor const& x, Tensor const& mask, At at) { return apply(ops::masked_select, {x, mask}, {}, at); }
+Unique unique(Tensor const& x, UniqueOptions options, At at) {
+  std::array const operands{Arg(x, at)};
+  auto results =
+      apply_all(ops::unique, operands,
+                Attrs{}.with(Dim(true)).with(Dim(options.inverse)).with(Dim(options.counts)).with(options.dim ? Dim(*options.dim) : Dim(ir::absent)), at);
+  return {results[0], options.inverse ? results[1] : Tensor(), options.counts ? results[2] : Tensor()};
+}
 
 namespace {
 template <class T>

@@ -106,6 +106,17 @@ Tensor embedding(Tensor const& weight, Tensor const& indices, At at = At::curren
 Tensor gather(Tensor const& x, int dim, Tensor const& index, At at = At::current());
 Tensor index_select(Tensor const& x, int dim, Tensor const& index, At at = At::current());
 Tensor tril(Tensor const& x, int diagonal = 0, At at = At::current());
+/// Their results' sizes depend on elements: in a compiled function they break the graph unless the operands' elements are there.
+Tensor nonzero(Tensor const& x, At at = At::current());
+Tensor masked_select(Tensor const& x, Tensor const& mask, At at = At::current());
+struct Unique {
+  Tensor values, inverse{}, counts{};  ///< inverse and counts only where asked for
+};
+struct UniqueOptions {
+  bool inverse = false, counts = false;
+  std::optional<int> dim{};
+};
+Unique unique(Tensor const& x, UniqueOptions options = {}, At at = At::current());
 
 /// A tensor of these elements, copied from the host.
 Tensor tensor(std::span<double const> elements, DimList const& sizes, DType dtype = DType::f32);

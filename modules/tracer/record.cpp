@@ -10,14 +10,21 @@ using base::fail;
 using ir::ScalarKind;
 using Type = Parameter::Type;
 
+namespace {
+// The body may have changed its arguments before they are named.
+std::string name_at(std::vector<std::string> const& names, std::size_t k) { return k < names.size() ? names[k] : std::format("argument {}", k); }
+}  // namespace
+
 void Session::Data::start_recording() {
   phase = Phase::record;
   over_limit = false;
   draft = std::make_unique<Segment>();
   draft->guards.mode = mode;
   draft->graph.name = state.options.name;
-  if (site == &state.root)
-    for (auto const& [name, text] : arguments.values) draft->guards.values.push_back({name, text});
+  if (site == &state.root) {
+    if (names_of_values.empty()) names_of_values = arguments.names(false);
+    for (std::size_t k = 0; k < arguments.values.size(); ++k) draft->guards.values.push_back({name_at(names_of_values, k), arguments.values[k]});
+  }
   scope.reset();
   scope.emplace(&draft->graph.symbols);
   slot_of.clear();
@@ -28,8 +35,13 @@ void Session::Data::start_recording() {
   frame = {};
   newest = site->first.load(std::memory_order_acquire);
   began = std::chrono::steady_clock::now();
-  if (argument_of.empty())
-    for (std::size_t k = 0; k < arguments.tensors.size(); ++k) argument_of.try_emplace(arguments.tensors[k]->id, static_cast<std::int32_t>(k));
+  module_calls.clear();
+  if (own_names.empty() && arguments.own.second)
+    for (auto const& [name, tensor] : arguments.own.second(arguments.own.first))
+      if (tensor.defined()) own_names.try_emplace(tensor.impl()->id, name);
+  if (!argument_of.empty()) return;
+  names_of_tensors = arguments.names(true);
+  for (std::size_t k = 0; k < arguments.tensors.size(); ++k) argument_of.try_emplace(arguments.tensors[k].id, static_cast<std::int32_t>(k));
 }
 
 // Whether the site holds as many segments that begin with this call as it may; with fullgraph that is an error.
@@ -96,9 +108,13 @@ std::int32_t Session::Data::input_slot(Impl& impl, At at) {
     slot.meta = ir::MetaRef(new ir::Meta(std::move(meta)));
     draft->symbolic = true;
   }
-  auto const source = slot.argument >= 0 ? arguments.names[static_cast<std::size_t>(slot.argument)] : std::format("captured at {}", base::short_place(at));
+  auto const own = own_names.find(impl.id);
+  bool const named = slot.argument >= 0 || own != own_names.end();
+  auto const source = slot.argument >= 0 ? name_at(names_of_tensors, static_cast<std::size_t>(slot.argument))
+                      : named            ? own->second
+                                         : std::format("captured at {}", base::short_place(at));
   draft->guards.tensors.push_back({source, slot.meta, impl.requires_grad || impl.node, any, at});
-  slot.value = draft->graph.input(*slot.meta, slot.argument >= 0 ? source : std::format("captured{}", index));
+  slot.value = draft->graph.input(*slot.meta, named ? source : std::format("captured{}", index));
   draft->input_slots.push_back(index);
   slot_of.emplace(impl.id, index);
   note_input(impl);
@@ -233,7 +249,34 @@ Ref<Impl> Session::Data::new_result(Event& event, Call const& call, std::int32_t
   return result;
 }
 
-void Session::Data::record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted) {
+// The path of the layer whose call runs now, by the name of the first tensor that it holds: "blocks.0.mlp", "fc1@1" for a second call of fc1.
+std::string_view Session::Data::module_path() {
+  auto const* const layer = ModuleScope::innermost();
+  if (!layer) return {};
+  if (layer->reader == draft.get()) return layer->path;
+  layer->reader = draft.get();
+  layer->path = {};
+  auto const [impl, inside] = layer->first_tensor(layer->layer);
+  if (!impl) return {};
+  std::string_view name;
+  if (auto const argument = argument_of.find(impl->id); argument != argument_of.end())
+    name = arguments.names[static_cast<std::size_t>(argument->second)];
+  else if (auto const own = own_names.find(impl->id); own != own_names.end())
+    name = own->second;
+  if (name.size() <= inside.size() + 1 || !name.ends_with(inside)) return {};
+  name.remove_suffix(inside.size() + 1);
+  auto const root = [](std::string_view text) { return text.starts_with("args[") ? text.substr(0, text.find("].") + 1) : std::string_view{}; };
+  bool const several = std::ranges::any_of(arguments.names, [&](auto const& other) { return !root(other).empty() && root(other) != root(name); });
+  if (!several) name.remove_prefix(std::min(root(name).size() + (root(name).empty() ? 0 : 1), name.size()));
+  std::string path;
+  for (char c : name)
+    if (c != ']') path += c == '[' ? '.' : c;
+  if (path.empty() || (!several && path.starts_with("args."))) return {};
+  if (int const calls = module_calls[path]++) path += std::format("@{}", calls);
+  return layer->path = ir::intern(path);
+}
+
+void Session::Data::record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted, std::string_view module) {
   auto& graph = draft->graph;
   if (adopted.empty() && std::ranges::none_of(draft->events, [](Event const& event) { return event.op != nullptr; }) && at_limit(call)) {
     scope.reset();
@@ -244,6 +287,7 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, std::spa
   Event event;
   event.op = &call.op;
   event.at = call.at;
+  event.module = module;
   graph.symbols.event = static_cast<int>(draft->events.size());
   Event const* earlier = shadow && draft->events.size() < shadow->events.size() ? &shadow->events[draft->events.size()] : nullptr;
   if (earlier && (earlier->op != &call.op || earlier->slots.size() != call.operands.size())) earlier = nullptr;
@@ -284,6 +328,7 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, std::spa
     }
   } else {
     auto const value = graph.add(call.op, std::move(in), event.attrs, call.at);
+    graph.nodes.back().module = module;
     event.result = static_cast<std::int32_t>(draft->slots.size());
     event.results = graph.nodes.back().results;
     if (earlier && earlier->result != event.result) shadow = nullptr;

@@ -8,15 +8,6 @@ import :interpreter;
 
 export namespace tenon::tracer {
 
-enum class BreakKind : std::uint8_t { returned, explicit_break, item, host_read, condition, resize, aliasing, view_write, host_effect, limit };
-/// Why a segment ended: a value, not an exception.
-struct Break {
-  BreakKind kind = BreakKind::returned;
-  std::string reason;  ///< what happened, in one line
-  std::string hint;    ///< what would avoid it
-  At at;
-};
-
 /// What the user did, in order: an op on numbered tensors, a write (`copy_`), or the first look at a tensor (op null).
 struct Event {
   ir::OpDef const* op = nullptr;
@@ -28,6 +19,7 @@ struct Event {
   std::int32_t constraints = 0;  ///< how many constraints are due once this event has matched
   bool view = false;             ///< the result shares its operand's memory
   At at;
+  std::string_view module{};  ///< as in ir::Node
 };
 
 /// A tensor object of a segment, in order of first appearance.
@@ -49,6 +41,8 @@ using Backend = std::function<Runner(ir::Graph const& graph)>;
 /// The reference: dead code and composites removed, then ir's evaluator node by node.
 Runner reference_backend(ir::Graph const& graph);
 
+struct Frame;
+
 /// A straight piece of a function between two sites: the recorded stream and the graph that computes it. Immutable once published.
 struct Segment {
   std::vector<Event> events;
@@ -68,6 +62,8 @@ struct Segment {
   };
   std::mutex mutex;
   std::vector<std::unique_ptr<Lowered>> lowered;
+  std::atomic<Frame*> spare{nullptr};  ///< what the last call left to the next one
+  ~Segment();
 };
 
 /// Where segments start: the function's entry or a break.
@@ -113,9 +109,14 @@ struct State : base::RefCounted {
 
 /// The tensors and values of a call, in the order of its arguments' fields.
 struct Arguments {
-  std::vector<Impl*> tensors;
-  std::vector<std::string> names;                           ///< of tensors
-  std::vector<std::pair<std::string, std::string>> values;  ///< name and text of what is guarded by value
+  struct Given {
+    Impl* impl;  ///< alive while the body has not begun
+    std::uint64_t id;
+  };
+  std::vector<Given> tensors;
+  std::vector<guards::Plain> values;                            ///< what is guarded by value
+  std::function<std::vector<std::string>(bool tensors)> names;  ///< of the tensors, or of the values; asked for when something is recorded
+  std::pair<void const*, std::vector<std::pair<std::string, Tensor>> (*)(void const*)> own{};  ///< the function and its fields, if it has any
 };
 
 /// One call of a compiled function on this thread: the interpreter of rank capture.

@@ -28,11 +28,29 @@ bool overlapping(Call const& call) {
   Impl const &target = *call.operands[0].impl, &source = *call.operands[1].impl;
   return target.storage == source.storage && target.id != source.id && !target.storage->pending;
 }
+// A call that no graph holds, because the sizes of its results depend on elements.
+std::optional<Break> measured(Call const& call) {
+  if (!call.op.measured) return std::nullopt;
+  std::vector<ir::Meta const*> in;
+  std::vector<Scalar> scalars;
+  for (auto const& operand : call.operands) {
+    in.push_back(operand.impl ? operand.impl->meta.get() : nullptr);
+    scalars.push_back(operand.scalar);
+  }
+  try {
+    (void)ir::infer(call.op, in, scalars, call.attrs);
+    return std::nullopt;
+  } catch (base::Error const& error) {
+    return Break{BreakKind::measured, error.what(), "choose with where(), or call it on what is computed outside of the compiled function", call.at};
+  }
+}
 }  // namespace
 
 Site::~Site() {
   for (Segment* segment = first.load(); segment;) delete std::exchange(segment, segment->next.load());
 }
+
+Segment::~Segment() { delete spare.load(); }
 
 Session* Session::current() { return this_session; }
 
@@ -76,20 +94,27 @@ bool Session::Data::enter(Segment& candidate, Frame& fresh) {
   if (candidate.guards.mode != mode) return refuse(guards::mismatch(candidate.guards.mode, mode));
   if (site == &state.root)
     for (std::size_t k = 0; k < candidate.guards.values.size(); ++k)
-      if (candidate.guards.values[k].expected != arguments.values[k].second)
-        return refuse(guards::mismatch(candidate.guards.values[k], arguments.values[k].second));
-  fresh.slots.assign(candidate.slots.size(), nullptr);
+      if (candidate.guards.values[k].expected != arguments.values[k]) return refuse(guards::mismatch(candidate.guards.values[k], arguments.values[k]));
   fresh.bindings = guards::unbound(candidate.graph.symbols);
   fresh.event = 0;
   for (auto const& slot : candidate.slots) {
-    if (slot.argument < 0) continue;
+    if (slot.argument < 0 || site != &state.root) continue;  // behind a break the body may have let its arguments go
     if (std::cmp_greater_equal(slot.argument, arguments.tensors.size())) return refuse("the number of tensors in the arguments differs");
-    Impl const& impl = *arguments.tensors[static_cast<std::size_t>(slot.argument)];
+    Impl const& impl = *arguments.tensors[static_cast<std::size_t>(slot.argument)].impl;
     auto const& guard = candidate.guards.tensors[static_cast<std::size_t>(slot.guard)];
     if (!guards::holds(guard, impl.meta, impl.requires_grad || impl.node, candidate.graph.symbols, fresh.bindings))
       return refuse(guards::mismatch(guard, *impl.meta, impl.requires_grad || impl.node, candidate.graph.symbols, guards::unbound(candidate.graph.symbols)));
   }
   fresh.bindings = guards::unbound(candidate.graph.symbols);  // bound again, in the order of the stream
+  if (std::unique_ptr<Frame> const spare{candidate.spare.exchange(nullptr, std::memory_order_acquire)}) {
+    fresh.slots.swap(spare->slots);
+    fresh.proxies.swap(spare->proxies);
+    fresh.views.swap(spare->views);
+  } else {
+    fresh.slots.assign(candidate.slots.size(), nullptr);
+    fresh.proxies.assign(candidate.slots.size(), nullptr);
+    fresh.views.assign(candidate.slots.size(), {});
+  }
   segment = &candidate;
   phase = Phase::replay;
   return true;
@@ -100,7 +125,7 @@ bool Session::Data::enter(Segment& candidate, Frame& fresh) {
 bool Session::Data::diverge(std::function<bool()> const& fits) {
   auto const calls = replayed();
   Segment* const failed = segment;
-  Frame const kept = frame;
+  Frame const kept = std::move(frame);  // holds the operands of `calls`
   for (Segment* candidate = site->first.load(std::memory_order_acquire); candidate; candidate = candidate->next.load(std::memory_order_acquire)) {
     if (candidate == failed) continue;
     std::string const why = reason;
@@ -120,14 +145,13 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
     reason = why;
   }
   segment = failed;
-  frame = kept;
   shadow = failed;
   start_recording();
   if (auto const first = std::ranges::find_if(calls, [](Replayed const& call) { return call.op != nullptr; }); first != calls.end())
     over_limit = at_limit({*first->op, first->operands, first->attrs, first->at});
   for (auto const& call : calls)
     if (call.op)
-      record({*call.op, call.operands, call.attrs, call.at}, {}, call.results);
+      record({*call.op, call.operands, call.attrs, call.at}, {}, call.results, call.module);
     else
       slot_for(*call.operands[0].impl, call.at);
   if (over_limit) {  // the prefix is owed; the rest of this call runs eagerly
@@ -168,6 +192,11 @@ bool Session::Data::bound(Impl const& impl) const {
 
 void Session::bind(Call const& call, int below, std::span<Tensor> results) {
   auto& data = *data_;
+  if (auto const why = data.phase != Phase::eager ? measured(call) : std::nullopt) {  // at once, as soon as its operands are there
+    for (auto const& operand : call.operands)
+      if (operand.impl) make_readable(*operand.impl, *why);
+    return dispatch(call, below, results);
+  }
   while (data.phase != Phase::eager) {
     if (overlapping(call)) {  // no stream can say it: between two segments, at once
       if (data.started() || fullgraph()) split(aliasing(call.at));
@@ -182,7 +211,7 @@ void Session::bind(Call const& call, int below, std::span<Tensor> results) {
       if (matches() || data.diverge(matches)) return;
       continue;
     }
-    data.record(call, results, {});
+    data.record(call, results, {}, data.module_path());
     if (data.phase == Phase::record) return;
   }
   dispatch(call, below, results);

@@ -8,6 +8,7 @@ import :tensor;
 import :interpreter;
 import :ops;
 import :segment;
+import :tape;
 
 namespace tenon::tracer {
 
@@ -23,45 +24,16 @@ void copy_elements(ir::Strided const& from, ir::Strided const& to);
 /// The one op that writes: copy_(input, src).
 extern ir::OpDef const copy_row;
 
-/// The call behind a tensor that needs a gradient: what its rule reads, and where the gradients go.
-struct TapeNode : base::RefCounted {
-  struct Edge {          ///< one operand
-    Ref<TapeNode> node;  ///< the call that made it,
-    int result = 0;
-    Ref<Impl> leaf;       ///< or the leaf that it is,
-    bool wanted = false;  ///< or neither: no gradient flows there
-    ir::MetaRef meta;     ///< null: a number
-    Scalar scalar{};
-    Ref<Impl> saved;  ///< a detached alias, where the rule reads the operand
-    std::uint64_t version = 0;
-  };
-  ir::OpDef const* op = nullptr;
-  ir::Attrs attrs;
-  std::vector<Edge> inputs, results;  ///< of a result: meta and, where the rule reads it, saved
-  std::uint64_t order = 0;            ///< calls made later have larger numbers
-  At at;
-  TapeNode() = default;
-  ~TapeNode();
-};
-
-/// Rules' calls, dispatched from rank `from`.
-struct DispatchEmit final : ir::Emit {
-  int from;
-  At at;
-  std::vector<Tensor> values{};
-  std::vector<ir::MetaRef> metas{};
-  DispatchEmit(int rank, At place) : from(rank), at(place) {}
-  ir::Var add(Tensor const& tensor);
-  ir::Var add(ir::MetaRef meta);  ///< a value whose elements the rule may not read
-  int op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir::Attrs attrs) override;
-  ir::Meta const& meta(int value) override { return *metas[static_cast<std::size_t>(value)]; }
-  Tensor const& tensor(ir::Var const& var) const { return values[static_cast<std::size_t>(var.input.value)]; }
-};
 /// Runs a composite op's body from rank `from`.
 std::vector<Tensor> run_body(Call const& call, int from);
-/// The tensors and numbers of one run of a segment.
+/// The tensors and numbers of one run of a segment, and proxies of an earlier run that nobody held: they are handed out again.
 struct Frame {
-  std::vector<Ref<Impl>> slots;
+  std::vector<Ref<Impl>> slots, proxies;
+  struct ViewOf {  ///< the Meta that a view had of a parent with that Meta, and its offset there
+    ir::MetaRef parent, meta;
+    std::int64_t offset = 0;
+  };
+  std::vector<ViewOf> views;
   ir::Bindings bindings;
   std::size_t event = 0;  ///< events matched so far
 };
@@ -72,6 +44,7 @@ struct Replayed {
   ir::Attrs attrs;
   std::vector<Ref<Impl>> results;
   At at;
+  std::string_view module;
 };
 
 using ir::Parameter;
@@ -113,6 +86,9 @@ struct Session::Data {
   std::chrono::steady_clock::time_point began{};
   bool over_limit = false;                                        ///< the site has as many segments as it may: this recording is run, not kept
   std::unordered_map<std::uint64_t, std::int32_t> argument_of{};  ///< tensors of the arguments by identity
+  std::vector<std::string> names_of_tensors{}, names_of_values{};
+  std::unordered_map<std::uint64_t, std::string> own_names{};     ///< fields of the function itself
+  std::map<std::string, int, std::less<>> module_calls{};         ///< how often each layer was called in this recording
 
   // session.cpp
   void begin();
@@ -120,18 +96,16 @@ struct Session::Data {
   void end(Break reason);
   bool diverge(std::function<bool()> const& fits);
   std::optional<Break> hazard(Call const& call);
-  bool bound(Impl const& impl) const;
-  bool started() const;
+  bool bound(Impl const& impl) const, started() const;
   void note_input(Impl& impl);
   // match.cpp
   bool match(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
-  bool match_touch(Impl& impl);
-  bool bind_slot(std::int32_t slot, Impl& impl);
-  bool constraints_hold(std::int32_t until);
+  bool match_touch(Impl& impl), bind_slot(std::int32_t slot, Impl& impl), constraints_hold(std::int32_t until);
   std::vector<Replayed> replayed() const;
   // record.cpp
   void start_recording();
-  void record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
+  void record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted, std::string_view module);
+  std::string_view module_path();              ///< of the innermost layer that is running
   std::int32_t slot_for(Impl& impl, At at);    ///< a tensor that the host looks at
   std::int32_t input_slot(Impl& impl, At at);  ///< a tensor that is met for the first time
   bool at_limit(Call const& call);
@@ -144,6 +118,7 @@ struct Session::Data {
   // launch.cpp
   void publish(Break reason);
   void launch(Segment& from);
+  void leave(Segment& from);  ///< the frame is done with
 };
 
 }  // namespace tenon::tracer

@@ -61,15 +61,15 @@ struct DimList : Dims {
 class Tensor {
  public:
   Tensor() = default;
-  explicit Tensor(Ref<Impl> impl) : impl_(std::move(impl)) {}
-  bool defined() const { return static_cast<bool>(impl_); }
-  Impl* impl() const { return impl_.get(); }
-  Ref<Impl> const& ref() const { return impl_; }
+  inline explicit Tensor(Ref<Impl> impl) : impl_(std::move(impl)) {}
+  inline bool defined() const { return static_cast<bool>(impl_); }
+  inline Impl* impl() const { return impl_.get(); }
+  inline Ref<Impl> const& ref() const { return impl_; }
 
   ir::Meta const& meta() const;
-  DType dtype() const { return meta().dtype; }
+  inline DType dtype() const { return meta().dtype; }
   base::Device device() const { return meta().device; }
-  int rank() const { return meta().rank(); }
+  inline int rank() const { return meta().rank(); }
   base::Shape shape() const { return ir::values(meta().sizes); }
   base::Shape strides() const { return ir::values(meta().strides); }
   std::int64_t numel() const { return base::numel(shape()); }
@@ -101,7 +101,7 @@ class Tensor {
   /// "f32[2] {1, 2}" with every element; for small tensors.
   std::string to_string(At at = At::current()) const;
 
-  bool requires_grad() const { return impl_ && (impl_->requires_grad || impl_->node); }
+  inline bool requires_grad() const { return impl_ && (impl_->requires_grad || impl_->node); }
   Tensor& set_requires_grad(bool wanted = true);
   /// The accumulated gradient; undefined if there is none.
   Tensor grad() const { return Tensor(impl_->grad); }
@@ -123,5 +123,27 @@ class Tensor {
  private:
   Ref<Impl> impl_;
 };
+
+/// Whether calls of this thread are recorded for gradients.
+bool grad_enabled();
+/// Switches that off (or on) for a scope.
+class GradMode {
+ public:
+  explicit GradMode(bool enabled);
+  ~GradMode();
+  GradMode(GradMode const&) = delete;
+
+ private:
+  bool outer_;
+};
+struct NoGrad : GradMode {
+  NoGrad() : GradMode(false) {}
+};
+/// create_graph records the backward too, for second derivatives.
+struct GradOptions {
+  bool create_graph = false;
+};
+/// d(output)/d(input) for each input, without touching any grad; undefined where output does not depend on it.
+std::vector<Tensor> gradients(Tensor const& output, std::span<Tensor const> inputs, Tensor const& seed = {}, GradOptions options = {}, At at = At::current());
 
 }  // namespace tenon::tracer

@@ -1,0 +1,31 @@
+#pragma once
+// The harness of every benchmark. Include behind `import std;`: it includes nothing itself.
+
+namespace bench {
+
+/// One figure: what a case costs, beside what it is compared with (0: nothing) and the goal it is held to (0: none), in the same unit.
+struct Figure {
+  std::string name;
+  double value = 0;
+  std::string unit;  ///< "ns", "us" or "ms"
+  double peer = 0, goal = 0;
+};
+
+/// Processor time of this thread in nanoseconds: another program on the machine is not counted.
+double thread_time();
+/// Nanoseconds a turn of `body`, the least of `rounds` measurements of `turns` each: noise only adds.
+double nanoseconds(int turns, std::function<void()> const& body, int rounds = 15);
+/// Two bodies measured by turns, so that both meet the same machine.
+std::pair<double, double> interleaved(int turns, std::function<void()> const& a, std::function<void()> const& b, int rounds = 15);
+
+/// capture.cpp: what capture costs beside the work itself.
+std::vector<Figure> capture_figures();
+
+/// A named group of cases; `all` holds those of every file that is linked.
+struct Group {
+  std::string_view name;
+  std::vector<Figure> (*run)();
+};
+std::span<Group const> all();
+
+}  // namespace bench

@@ -1,0 +1,9 @@
+import std;
+#include "bench.hpp"
+
+namespace bench {
+std::span<Group const> all() {
+  static constexpr std::array groups{Group{"capture", capture_figures}};
+  return groups;
+}
+}  // namespace bench
