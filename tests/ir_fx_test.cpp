@@ -131,9 +131,22 @@ TEST_CASE("numbers and strings are Python's") {
     auto const again = ir::parse_fx(ir::to_string(graph)).nodes[0].args[0];
     CHECK(std::bit_cast<std::uint64_t>(again.real) == std::bit_cast<std::uint64_t>(number));
   }
-  std::pair<std::string_view, std::string_view> const strings[] = {
-      {"T", "'T'"},   {"it's", "\"it's\""},         {"a\"b'c", "'a\"b\\'c'"}, {"\n\t\r\\\x01\x7f", "'\\n\\t\\r\\\\\\x01\\x7f'"}, {"é", "'é'"}, {"", "''"},
-      {"%x", "'%x'"}, {"torch.int", "'torch.int'"}, {"1.5", "'1.5'"}};
+  std::pair<std::string_view, std::string_view> const strings[] = {{"T", "'T'"},
+                                                                   {"ij,jk->ik", "'ij,jk->ik'"},
+                                                                   {"a, b", "'a, b'"},
+                                                                   {"a,", "'a,'"},
+                                                                   {"cuda:0", "'cuda:0'"},
+                                                                   {"2d", "'2d'"},
+                                                                   {"-1", "'-1'"},
+                                                                   {"...", "'...'"},
+                                                                   {"it's", "\"it's\""},
+                                                                   {"a\"b'c", "'a\"b\\'c'"},
+                                                                   {"\n\t\r\\\x01\x7f", "'\\n\\t\\r\\\\\\x01\\x7f'"},
+                                                                   {"é", "'é'"},
+                                                                   {"", "''"},
+                                                                   {"%x", "'%x'"},
+                                                                   {"torch.int", "'torch.int'"},
+                                                                   {"1.5", "'1.5'"}};
   for (auto const& [text, repr] : strings) {
     ir::FxGraph graph;
     graph.nodes.push_back({.target = "torch.f", .name = "f"});
@@ -144,6 +157,7 @@ TEST_CASE("numbers and strings are Python's") {
     auto const again = ir::parse_fx(ir::to_string(graph)).nodes[0].args[0];
     CHECK(again.kind == ir::FxArg::Kind::text);
     CHECK(again.text == text);
+    if (text == "ij,jk->ik" || text == "cuda:0") CHECK(support::says(ir::to_string(graph), std::format("(args = ({},), ", text)));  // as PyTorch prints it
   }
   CHECK(ir::parse_fx("def f(x):\n  y = torch.f('\\u00e9\\x41')\n  return y\n").nodes[1].args[0].text == "éA");
 }

@@ -18,12 +18,15 @@ bool is_identifier(std::string_view text) {
 
 // Whether the printed graph shows a string bare and still means that string.
 bool bare(std::string_view text) {
-  constexpr std::array<std::string_view, 7> taken{"None", "True", "False", "inf", "nan", "-inf", "Ellipsis"};
-  if (text.empty() || text.starts_with("torch.") || text.starts_with("slice(") || std::ranges::find(taken, text) != taken.end()) return false;
-  if (text[0] == ' ' || text.back() == ' ' || text[0] == '%') return false;
-  if (std::isdigit(static_cast<unsigned char>(text[0])) || text[0] == '-' || text[0] == '+' || text[0] == '.') return false;
+  constexpr std::array<std::string_view, 8> taken{"None", "True", "False", "inf", "nan", "-inf", "Ellipsis", "..."};
+  if (text.empty() || std::ranges::find(taken, text) != taken.end()) return false;
+  auto const word = text.substr(text[0] == '-' ? 1 : 0);
+  if (word.starts_with("torch.") || word.starts_with("math.")) return false;
+  if (std::string_view(" %'\",").find(text[0]) != std::string_view::npos || text.back() == ' ' || text.back() == ',') return false;
+  if (text.find(", ") != std::string_view::npos) return false;  // a comma inside is harmless, as in "ij,jk->ik"
+  if (std::ranges::all_of(text, [](char c) { return std::string_view("0123456789.eE+-").find(c) != std::string_view::npos; })) return false;
   return std::ranges::all_of(
-      text, [](char c) { return std::string_view("()[]{},'\"\\=:").find(c) == std::string_view::npos && static_cast<unsigned char>(c) >= ' ' && c != 127; });
+      text, [](char c) { return std::string_view("()[]{}").find(c) == std::string_view::npos && static_cast<unsigned char>(c) >= ' ' && c != 127; });
 }
 
 // "device(type='cuda', index=0)" → "cuda:0"; other words stay.

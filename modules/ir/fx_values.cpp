@@ -240,7 +240,8 @@ FxArg fx::Reader::bare() {  // of a printed graph: a node, a number, or a string
   int depth = 0;
   for (; at_ < text_.size() && text_[at_] != '\n'; ++at_) {
     char const c = text_[at_];
-    if (depth == 0 && (c == ',' || c == ')' || c == ']' || c == '}')) break;
+    bool const in_text = c == ',' && at_ + 1 < text_.size() && std::string_view(" )]}\n").find(text_[at_ + 1]) == std::string_view::npos;  // "ij,jk->ik"
+    if (depth == 0 && !in_text && (c == ',' || c == ')' || c == ']' || c == '}')) break;
     depth += c == '(' || c == '[' || c == '{' ? 1 : c == ')' || c == ']' || c == '}' ? -1 : 0;
   }
   auto text = text_.substr(start, at_ - start);

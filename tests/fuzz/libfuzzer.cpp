@@ -1,4 +1,6 @@
 // The entry of libFuzzer for the target that TENON_FUZZ_TARGET names: scripts/fuzz.sh builds and runs it.
+#define DOCTEST_CONFIG_IMPLEMENT  // what golden.hpp refers to, without doctest's main
+#include <doctest/doctest.h>
 #include <stddef.h>
 #include <stdint.h>
 import std;
