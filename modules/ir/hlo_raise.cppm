@@ -37,7 +37,8 @@ struct Writer {
   std::map<std::tuple<base::DType, std::uint64_t, Sizes>, int> constants{};
   std::map<int, int> reshapes{};  ///< what a reshape reads
   Term parameter(Type type, std::string name);
-  std::vector<Term> write(std::string_view name, std::span<Term const> operands, std::vector<Type> results, Attributes attributes, std::vector<Function> regions);
+  std::vector<Term> write(std::string_view name, std::span<Term const> operands, std::vector<Type> results, Attributes attributes,
+                          std::vector<Function> regions);
   Term write(std::string_view name, std::initializer_list<Term> operands, Type result, Attributes attributes = {}, std::vector<Function> regions = {});
   /// A number in every element; the elements of `literal`; 0, 1, 2 … along a dim.
   Term number(Scalar const& number, Type const& type), literal(Literal literal), counting(Type type, std::size_t dim);
