@@ -326,7 +326,8 @@ TEST_CASE("all passes in any order keep every bit of random graphs") {
       {"simplify", [&](Graph const& g) { return ir::simplify(g, {.seen = [&](auto, auto const&) { ++rules; }}); }},
       {"functionalize", [](Graph const& g) { return ir::functionalize(g).graph; }},
   };
-  for (int turn = 0; turn < support::tier(40, 300, 4000); ++turn) {
+  int const turns = support::tier(40, 300, 4000);
+  for (int turn = 0; turn < turns; ++turn) {
     auto const made = support::random_graph(random, {.nodes = 1 + static_cast<int>(random() % 25),
                                                      .symbols = turn % 2 == 0,
                                                      .ornaments = turn % 3 == 0,
