@@ -183,6 +183,7 @@ TEST_CASE("a malformed FX text is an Error with line and column") {
       {"graph():\n    %x : [num_users=0] = placeholder[target=x]\n", "line 3, column 1: expected \"return\""},
       {changed(example_code, "add = torch", "x = torch"), "x is made twice"},
       {changed(example_code, "-to;", "-getitem;"), "getitem was freed"},
+      {changed(example_code, "-to;", "getitem.neg();"), "line 10, column 11: getitem was freed"},
       {changed(example_code, "-to;", "to;"), "line 10, column 11: expected a call"},
       {changed(example_code, "'None'", "'None"), "expected a closing quote"},
       {changed(example_code, "'a b'", "'\\q'"), "a bad escape"},

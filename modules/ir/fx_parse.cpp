@@ -260,6 +260,7 @@ class GraphReader : fx::Reader {
     }
     auto const first = name();
     if (!known_.contains(first)) {
+      if (names_.contains(first)) (void)reference(first, start);  // refuses: it was freed
       at_ = start;
       auto target = dotted();
       if (peek() != '(') {  // a constant such as torch.float32, or a mistake
