@@ -35,8 +35,10 @@ class GraphReader : fx::Reader {
     if (std::ranges::any_of(node.type, control)) refuse_at(start, std::format("the type of {} holds a quote or a control character", node.name));
     auto target = std::string_view(node.target);
     if (node.code == Code::placeholder) target.remove_prefix(std::min(target.find_first_not_of('*'), target.size()));
-    auto const odd = [](char c) { return !fx::is_letter(c) && c != '.' && c != '<' && c != '>'; };
-    if (target.empty() || std::ranges::any_of(target, odd)) refuse_at(start, std::format("no target is written {}", node.target));
+    bool const path = node.code != Code::placeholder;  // an input's target is a parameter of forward
+    auto const odd = [&](char c) { return !fx::is_letter(c) && !(path && (c == '.' || c == '<' || c == '>')); };
+    bool const gap = target.empty() || target.front() == '.' || target.back() == '.' || target.find("..") != std::string_view::npos;
+    if (gap || std::ranges::any_of(target, odd)) refuse_at(start, std::format("no target is written {}", node.target));
   }
   void add(FxNode node, std::size_t start) {
     check(node, start);
@@ -258,6 +260,7 @@ class GraphReader : fx::Reader {
     }
     auto const first = name();
     if (!known_.contains(first)) {
+      if (names_.contains(first)) (void)reference(first, start);  // refuses: it was freed
       at_ = start;
       auto target = dotted();
       if (peek() != '(') {  // a constant such as torch.float32, or a mistake

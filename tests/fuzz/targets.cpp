@@ -40,7 +40,7 @@ bool run_fx(std::string_view text) {
   auto const graph = read("fx text: ", [&] { return ir::parse_fx(text); });
   if (!graph) return false;
   auto const printed = ir::to_string(*graph), code = ir::to_code(*graph);
-  bool const is_code = ir::form_of(text) == ir::TextForm::fx && text.find("graph") > text.find("def");
+  bool const is_code = text.find("graph") > text.find("def");
   if (auto const again = is_code ? ir::to_code(ir::parse_fx(code)) : ir::to_string(ir::parse_fx(printed)); again != (is_code ? code : printed))
     broken("printed and read again", is_code ? code : printed, again);
   if (auto const made = read("fx: ", [&] { return ir::from_fx(*graph); })) {
