@@ -392,7 +392,10 @@ TEST_CASE("a dim without marks can be cut: the parts of a result join, those of 
     for (char letter : cuttable.free_letters()) {
       if (cuttable.size_of(letter) >= 2 && cuttable.vanishes(letter))
         CHECK_MESSAGE(call.op->combine != Monoid::none, call.text << ": " << letter << " vanishes and nothing combines it");
-      for (auto const cut : cuttable.places(letter)) cuttable.check(letter, cut), ++cuts, ++of_row;
+      for (auto const cut : cuttable.places(letter)) {
+        if (cut == 0 && support::says(support::caught([&] { (void)cuttable.half(letter, 0, false); }), "has no elements")) continue;  // such a part is refused
+        cuttable.check(letter, cut), ++cuts, ++of_row;
+      }
     }
   });
   CHECK(cuts > 800);

@@ -124,7 +124,7 @@ TEST_CASE("numbers and strings are Python's") {
       {-2.5, "-2.5"}, {5e-324, "5e-324"}, {-0.0, "-0.0"},     {0.1, "0.1"}};
   for (auto const& [number, text] : numbers) {
     ir::FxGraph graph;
-    graph.nodes.push_back({.target = "torch.f", .name = "f"});
+    graph.nodes.push_back({.name = "f", .target = "torch.f"});
     graph.nodes[0].args = {ir::FxArg::of(number)};
     graph.nodes.push_back({.code = ir::FxNode::Code::output, .name = "output", .target = "output"});
     CHECK(support::says(ir::to_string(graph), std::format("(args = ({},)", text)));
@@ -149,7 +149,7 @@ TEST_CASE("numbers and strings are Python's") {
                                                                    {"1.5", "'1.5'"}};
   for (auto const& [text, repr] : strings) {
     ir::FxGraph graph;
-    graph.nodes.push_back({.target = "torch.f", .name = "f"});
+    graph.nodes.push_back({.name = "f", .target = "torch.f"});
     graph.nodes[0].args = {ir::FxArg::of_text(text)};
     graph.nodes.push_back({.code = ir::FxNode::Code::output, .name = "output", .target = "output"});
     CHECK(support::says(ir::to_code(graph), std::format("torch.f({})", repr)));

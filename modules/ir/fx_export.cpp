@@ -38,7 +38,7 @@ void transpose_as_permute(Body& body) {
   body.out.push_back(call(ops::permute, {body.x()}, Attrs{}.with(order)));
 }
 void linear_as_addmm(Body& body) {
-  if (body.x().rank() != 2) return;
+  if (body.x().rank() != 2 || body.x(1).rank() != 2) return;
   bool const bias = body.in.size() > 2 && body.x(2);
   body.out.push_back(bias ? call(ops::addmm, {body.x(2), body.x(), turned(body.x(1))}, default_attrs(ops::addmm))
                           : call(ops::mm, {body.x(), turned(body.x(1))}));

@@ -93,7 +93,7 @@ struct Importer {
       case Type::sizes: {
         Dims dims;
         if (arg.kind == ArgKind::list || arg.kind == ArgKind::tuple)
-          for (auto const& item : arg.items) dims.push_back(whole(item, parameter));
+          for (auto const& item : arg.items) dims.push_back(item.kind == ArgKind::none ? Dim(absent) : whole(item, parameter));
         else if (arg.kind != ArgKind::none)
           dims.push_back(whole(arg, parameter));
         to.with(dims);

@@ -21,7 +21,6 @@ void append(std::string& to, std::uint32_t number, bool utf8) {
     to += static_cast<char>(0xe0 | number >> 12), to += static_cast<char>(0x80 | (number >> 6 & 0x3f)), to += static_cast<char>(0x80 | (number & 0x3f));
   }
 }
-bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 }  // namespace
 
 bool fx::is_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }

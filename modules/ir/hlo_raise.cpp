@@ -96,6 +96,7 @@ Type Raising::result(std::size_t k) const { return type_of(*graph.values[static_
 Module raise(Graph const& source, bool chlo) {
   auto const& by_op = rules();
   need_numbers(source);
+  need_no_writes(source, "export");
   Graph const graph = eliminate_dead_code(decompose(source, [&](OpDef const& op) { return by_op.contains(&op); }));
   Module module{graph.name.empty() ? "graph" : graph.name, {}};
   auto& main = module.functions.emplace_back();

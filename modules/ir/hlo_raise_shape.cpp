@@ -221,6 +221,7 @@ void randint(Raising& r) {
 std::span<RaiseRule const> raised_shape() {
   static constexpr RaiseRule rules[] = {
       // clang-format off
+      {.op = "detach", .write = [](Raising& r) { r.out = {r.x()}; }},
       {.op = "reshape", .write = to_result_sizes},
       {.op = "unsqueeze", .write = to_result_sizes},
       {.op = "squeeze", .write = to_result_sizes},
