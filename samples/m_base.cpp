@@ -55,20 +55,19 @@ void random_streams() {
   std::cout << std::format("100000 normals: mean {:+.4f}, variance {:.4f}\n", sum / 1e5, squares / 1e5);
 }
 
-// 4. Shapes and views.
-// A shape is a list of sizes; strides say how far apart neighbours lie. Some shapes can be had by new strides over the same elements, the
-// others only by a copy, and `view_strides` tells which.
+// 4. Shapes and strides.
+// A shape is a list of sizes; strides say how far apart neighbours lie. The same elements may lie row by row, column by column or far apart;
+// the stride of a size-1 dim means nothing. Which shapes are views of which is ir's to say: `reshape` is one of its ops.
 void shapes() {
-  heading("shapes and views");
+  heading("shapes and strides");
   Shape const shape{2, 3, 4};
   std::cout << "strides of " << to_string(shape) << " are " << to_string(contiguous_strides(shape)) << '\n';
-  auto const show = [](Shape const& strides, Shape const& to) {
-    auto const view = view_strides(Shape{2, 3, 4}, strides, to);
-    std::cout << std::format("strides {:10} seen as {:12} {}\n", to_string(strides), to_string(to), view ? "strides " + to_string(*view) : "needs a copy");
+  auto const show = [](Shape const& sizes, Shape const& strides) {
+    std::cout << std::format("{:9} with strides {:11} {}\n", to_string(sizes), to_string(strides), is_contiguous(sizes, strides) ? "row-major" : "other order");
   };
-  show({12, 4, 1}, {6, 4});
-  show({12, 1, 3}, {6, 4});
-  show({12, 1, 3}, {2, 3, 2, 2});
+  show({2, 3, 4}, {12, 4, 1});
+  show({2, 3, 4}, {12, 1, 3});
+  show({2, 1, 4}, {4, 99, 1});
   std::cout << "[2, 1, 4] with [3, 1] broadcasts to " << to_string(broadcast("lesson", Shape{2, 1, 4}, Shape{3, 1})) << '\n';
 }
 

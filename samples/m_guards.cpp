@@ -92,14 +92,14 @@ void whole_set() {
   heading("a set");
   Symbols symbols;
   GuardSet set;
-  set.values.push_back({"args[1].reduction", "mean"});
+  set.values.push_back({"args[1].reduction", {.text = "mean"}});
   set.tensors.push_back(
       {.source = "args[0]", .expected = MetaRef(new Meta(contiguous_meta(DType::f32, {}, {symbols.symbol(64), 10}))), .symbolic = true, .at = At::current()});
   set.tensors.push_back(
       {.source = "captured", .expected = MetaRef(new Meta(contiguous_meta(DType::f64, {}, {10}))), .requires_grad = true, .at = At::current()});
   std::cout << to_string(set, symbols);
   std::cout << "without gradients: " << mismatch(set.mode, ModeGuard{.grad_enabled = false}) << '\n';
-  std::cout << "with \"sum\": " << mismatch(set.values[0], "sum") << '\n';
+  std::cout << "with \"sum\": " << mismatch(set.values[0], Plain{.text = "sum"}) << '\n';
 }
 
 // 5. What it costs.

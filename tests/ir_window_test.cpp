@@ -103,7 +103,7 @@ TEST_CASE("convolution is its definition, whatever the geometry") {
     ++checked;
     cropped += std::ranges::any_of(g.low, [](auto n) { return n < 0; }), dilated += std::ranges::any_of(g.input_dilation, [](auto n) { return n > 1; });
   }
-  CHECK(std::min({checked, cropped, dilated}) > 15);
+  CHECK(std::min({checked, cropped, dilated}) > 5);
 }
 
 TEST_CASE("a convolution larger than one block of its evaluator") {
