@@ -4,6 +4,7 @@ import std;
 import tenon.base;
 import tenon.ir;
 #include "golden_forms.hpp"
+#include "golden_forms_windows.hpp"
 using namespace tenon;
 
 namespace {
@@ -78,7 +79,7 @@ TEST_CASE("golden opinfo errors") {
     try {
       if (!golden::row_of(given["op"].get<std::string>())) throw golden::Unfit("no row");
       Tensors tensors;
-      Json call = given;
+      Json call = golden::windows_form(given);
       for (auto& argument : call["args"]) argument = tensors.keyed(argument);
       for (auto& argument : call["kwargs"]) argument = tensors.keyed(argument);
       auto const made = golden::call_of(call, [&](Json const& key) { return tensors.by_key.at(key.get<std::string>()); });

@@ -10,7 +10,9 @@ using json = nlohmann::ordered_json;
 // padding="same" is the attribute pad of the row.
 void word_for_padding(json& golden) {
   auto& kwargs = golden["kwargs"];
-  if (!kwargs.contains("padding") || !kwargs["padding"].is_string()) return;
+  if (!kwargs.contains("padding")) return;
+  auto const& given = kwargs["padding"];
+  if (!(given.is_object() && given.contains("value") ? given["value"] : given).is_string()) return;
   kwargs["pad"] = kwargs["padding"];
   kwargs.erase("padding");
 }

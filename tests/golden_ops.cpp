@@ -103,6 +103,7 @@ void take(Parameter const& parameter, json const& argument, Reader const& read, 
       result.call.operands.push_back({read(key), {}});
   } else if (operand) {
     auto const& value = argument["value"];
+    if (parameter.type == Parameter::Type::tensors && value.is_array() && value.empty()) return;
     result.call.operands.push_back({std::nullopt, value.is_null() ? ir::Scalar() : scalar(value)});
   } else {
     attribute(parameter, argument["value"], result.call.attrs);
