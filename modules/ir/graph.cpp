@@ -7,7 +7,6 @@ using base::ensure;
 using base::fail;
 
 namespace {
-Value& at(Graph& graph, int value) { return graph.values[static_cast<std::size_t>(value)]; }
 Value const& at(Graph const& graph, int value) { return graph.values[static_cast<std::size_t>(value)]; }
 
 std::vector<Meta> infer_node(Graph const& graph, OpDef const& op, std::span<Input const> inputs, Attrs const& attrs) {
