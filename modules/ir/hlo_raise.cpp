@@ -97,7 +97,8 @@ Module raise(Graph const& source, bool chlo) {
   auto const& by_op = rules();
   need_numbers(source);
   need_no_writes(source, "export");
-  Graph const graph = eliminate_dead_code(decompose(source, [&](OpDef const& op) { return by_op.contains(&op); }));
+  auto const told = [](OpDef const& op) { return op.kind == Kind::pointwise && op.element.real && !op.source.empty(); };  // by its source
+  Graph const graph = eliminate_dead_code(decompose(source, [&](OpDef const& op) { return by_op.contains(&op) || told(op); }));
   Module module{graph.name.empty() ? "graph" : graph.name, {}};
   auto& main = module.functions.emplace_back();
   main.name = "main";
@@ -113,15 +114,17 @@ Module raise(Graph const& source, bool chlo) {
     for (auto const& input : node.inputs)
       if (input.value >= 0) read[static_cast<std::size_t>(input.value)] = 1;
   for (auto const& node : graph.nodes) {
-    auto const rule = by_op.find(node.op);
-    if (rule == by_op.end()) fail("{} has no form in StableHLO{}", node.op->name, node.op->measured ? ": the sizes of its results depend on elements" : "");
-    Raising raising{writer, graph, node, *rule->second, values, read};
+    auto const found = by_op.find(node.op);
+    RaiseRule const by_source{.op = node.op->name, .word = node.op->source, .element = element_of_source};
+    RaiseRule const* const rule = found != by_op.end() ? found->second : told(*node.op) ? &by_source : nullptr;
+    if (!rule) fail("{} has no form in StableHLO{}", node.op->name, node.op->measured ? ": the sizes of its results depend on elements" : "");
+    Raising raising{writer, graph, node, *rule, values, read};
     bool empty = true;  // nothing to compute: zeros of those sizes say it
     for (int k = 0; k < node.results; ++k) empty = empty && contains(raising.result(static_cast<std::size_t>(k)).sizes, 0);
     if (empty) {
       for (int k = 0; k < node.results; ++k) raising.out.push_back(writer.number(0, raising.result(static_cast<std::size_t>(k))));
     } else {
-      rule->second->element ? write_elements(raising) : rule->second->write(raising);
+      rule->element ? write_elements(raising) : rule->write(raising);
     }
     for (int k = 0; k < node.results; ++k) {
       if (!raising.used(static_cast<std::size_t>(k))) continue;

@@ -96,6 +96,8 @@ struct RaiseRule {
   int condition = -1;  ///< an operand that is converted to booleans
 };
 std::span<RaiseRule const> raised_pointwise(), raised_shape(), raised_index(), raised_fold(), raised_window();
+/// The element whose C text is `source`, over operands and attributes; Error with the column of what has no operation.
+Term element_of_source(std::span<Term const> x, std::span<double const> a, std::string_view source);
 /// What arithmetic on the dtype runs in: small floats f32, booleans i64.
 base::DType working(base::DType dtype);
 /// What a maximum (or minimum) starts from, and its operation.
