@@ -124,7 +124,12 @@ Module raise(Graph const& source, bool chlo) {
     if (empty) {
       for (int k = 0; k < node.results; ++k) raising.out.push_back(writer.number(0, raising.result(static_cast<std::size_t>(k))));
     } else {
-      rule->element ? write_elements(raising) : rule->write(raising);
+      try {
+        rule->element ? write_elements(raising) : rule->write(raising);
+      } catch (base::Error const& error) {
+        if (rule == &by_source) fail("{}: {}", node.op->name, error.what());
+        throw;
+      }
     }
     for (int k = 0; k < node.results; ++k) {
       if (!raising.used(static_cast<std::size_t>(k))) continue;
