@@ -92,7 +92,9 @@ void multiply(Kernel const& kernel) {
   walk<2>(sizes, {&a_strides, &b_strides}, [&](auto const& at) {
     if (!shared || b.sizes.size() > 2) shared = load<T>(b, at[1], right);
     Matrix<T> product;
-    if constexpr (std::is_integral_v<T>)
+    if (left.columns == 0)  // sums of nothing
+      product.setZero(left.rows, right.columns);
+    else if constexpr (std::is_integral_v<T>)
       product = load<T>(a, at[0], left).lazyProduct(*shared);
     else
       product.noalias() = load<T>(a, at[0], left) * *shared;

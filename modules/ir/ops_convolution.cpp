@@ -135,7 +135,9 @@ void convolve(Kernel const& kernel, Sweep const& sweep) {
         }
       auto const left = weight.middleRows(group * results, results);
       auto const right = columns.leftCols(n);
-      if constexpr (std::is_integral_v<T>)
+      if (rows == 0)  // sums of nothing
+        product.setZero(results, n);
+      else if constexpr (std::is_integral_v<T>)
         product = left.lazyProduct(right);
       else
         product.noalias() = left * right;
