@@ -276,3 +276,21 @@ TEST_CASE("a proxy that is handed out again is a tensor of this call alone") {
   CHECK(kept[0].to_vector<double>() == std::vector<double>(6, 8.0));
   CHECK(kept[1].to_vector<double>() == std::vector<double>(6, 18.0));
 }
+
+TEST_CASE("one compiled function is called from several threads") {
+  auto const body = [](Tensor const& x) { return sum(transpose(x * 2.0, 0, 1) + 1.0); };
+  auto const fast = compile(body);
+  std::atomic<int> wrong = 0;
+  {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&, t] {
+        for (int call = 0; call < 100; ++call) {
+          Tensor const x = full({2 + (call + t) % 3, 3}, 1.0 * call + t);
+          wrong += fast(x).to_vector<double>() != body(x).to_vector<double>();
+        }
+      });
+    for (auto& thread : threads) thread.join();
+  }
+  CHECK(wrong == 0);
+}
