@@ -116,11 +116,10 @@ void Session::Data::launch(Segment& from) {
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       auto& storage = *frame.slots[static_cast<std::size_t>(outputs[k])]->storage;
       auto const& value = done.outputs[k];
-      bool const own = done.storage[k] && value.data == done.storage[k]->data() && base::is_contiguous(value.sizes, value.strides) &&
-                       std::find(done.storage.begin(), done.storage.begin() + static_cast<std::ptrdiff_t>(k), done.storage[k]) ==
-                           done.storage.begin() + static_cast<std::ptrdiff_t>(k);
+      bool const own = done.storage[k] && done.storage[k].use_count() == 1 && value.data == done.storage[k]->data() &&
+                       base::is_contiguous(value.sizes, value.strides);  // held by this result alone
       if (own) {
-        storage.buffer = done.storage[k];
+        storage.buffer = std::move(done.storage[k]);
       } else {
         storage.buffer = base::make_ref<base::Buffer>(base::numel(value.sizes) * base::bytes_of(value.dtype));
         copy_elements(value, {storage.buffer->data(), value.dtype, value.sizes, base::contiguous_strides(value.sizes)});
