@@ -3,21 +3,14 @@
 import std;
 import tenon.base;
 import tenon.ir;
+#include "bits.hpp"
 #include "ir_random.hpp"
 using namespace tenon;
 using base::DType;
 using ir::Graph;
+using support::bits;
 
 namespace {
-/// Elements as bits, every NaN alike.
-std::vector<std::uint64_t> bits(ir::Strided const& x) {
-  std::vector<std::uint64_t> all;
-  ir::walk<1>(x.sizes, {&x.strides}, [&](auto const& at) {
-    double const value = x.real(at[0]);
-    all.push_back(std::isnan(value) ? 1 : base::is_real(x.dtype) ? std::bit_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(x.whole(at[0])));
-  });
-  return all;
-}
 void check_same(ir::Evaluated const& ours, ir::Evaluated const& theirs, std::string const& what) {
   REQUIRE_MESSAGE(ours.outputs.size() == theirs.outputs.size(), what);
   for (std::size_t k = 0; k < theirs.outputs.size(); ++k) {

@@ -3,21 +3,15 @@
 import std;
 import tenon.base;
 import tenon.ir;
+#include "bits.hpp"
 #include "ir_support.hpp"
 using namespace tenon;
 using base::DType;
 using ir::Graph;
 using support::Array;
+using support::bits;
 
 namespace {
-std::vector<std::uint64_t> bits(ir::Strided const& x) {
-  std::vector<std::uint64_t> all;
-  ir::walk<1>(x.sizes, {&x.strides}, [&](auto const& at) {
-    double const value = x.real(at[0]);
-    all.push_back(std::isnan(value) ? 1 : base::is_real(x.dtype) ? std::bit_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(x.whole(at[0])));
-  });
-  return all;
-}
 /// The same elements and strides in memory of their own.
 Array copied(Array const& x) {
   Array y{base::make_ref<base::Buffer>(x.storage->bytes()), x.at};
