@@ -30,7 +30,7 @@ void one_tensor() {
   TensorGuard const guard{.source = "args[0]", .expected = MetaRef(new Meta(contiguous_meta(DType::f32, {}, {64, 3}))), .requires_grad = false};
   Symbols const none;
   auto const try_with = [&](std::string_view what, Meta const& actual, bool requires_grad = false) {
-    std::string const reason = mismatch(guard, actual, requires_grad, none, {});
+    std::string const reason = mismatch(guard, actual, requires_grad, none, {}).text;
     std::cout << std::format("{:24} {}\n", what, reason.empty() ? "holds" : reason);
   };
   Meta transposed = contiguous_meta(DType::f32, {}, {64, 3});
@@ -62,7 +62,7 @@ void symbolic_sizes() {
     for (auto const& [guard, sizes] : {std::pair(&pair[0], Dims{n, 64}), {&pair[1], Dims{m}}}) {
       MetaRef const actual(new Meta(contiguous_meta(DType::f32, {}, sizes)));
       if (holds(*guard, actual, false, symbols, bindings)) continue;
-      verdict = mismatch(*guard, *actual, false, symbols, bindings);
+      verdict = mismatch(*guard, *actual, false, symbols, bindings).text;
       break;
     }
     std::cout << std::format("x [{}, 64], twice [{}]: {}\n", n, m, verdict);
@@ -98,8 +98,8 @@ void whole_set() {
   set.tensors.push_back(
       {.source = "captured", .expected = MetaRef(new Meta(contiguous_meta(DType::f64, {}, {10}))), .requires_grad = true, .at = At::current()});
   std::cout << to_string(set, symbols);
-  std::cout << "without gradients: " << mismatch(set.mode, ModeGuard{.grad_enabled = false}) << '\n';
-  std::cout << "with \"sum\": " << mismatch(set.values[0], Plain{.text = "sum"}) << '\n';
+  std::cout << "without gradients: " << mismatch(set.settings, Settings{.grad_enabled = false}).text << '\n';
+  std::cout << "with \"sum\": " << mismatch(set.values[0], Plain{.text = "sum"}).text << '\n';
 }
 
 // 5. What it costs.

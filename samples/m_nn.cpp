@@ -69,7 +69,7 @@ std::vector<double> train(bool compiled, int steps) {
     auto const report = describe(fast.state());
     std::cout << std::format("{} graphs of {} and {} ops in {} calls\n", report.graphs, report.ops_per_graph.front(), report.ops_per_graph.back(),
                              report.calls);
-    for (auto const& recompile : report.recompiles) std::cout << "recompiled once: " << recompile.reason << '\n';
+    for (auto const& recompile : report.recompiles) std::cout << "recompiled once: " << recompile.reason.text << '\n';
   } else {
     double const right = mean(to(eq(argmax(model(x), 1), y), DType::f32)).item();
     std::cout << std::format("after {} steps {:.1f} % of the points are told apart\n", steps, 100 * right);
@@ -129,7 +129,7 @@ void batches() {
     while (auto const batch = loader.next()) std::cout << ' ' << (*batch)[0].to_string(), (void)doubled((*batch)[0]);
     std::cout << '\n';
   }
-  for (auto const& recompile : describe(doubled.state()).recompiles) std::cout << "The last batch is ragged: " << recompile.reason << '\n';
+  for (auto const& recompile : describe(doubled.state()).recompiles) std::cout << "The last batch is ragged: " << recompile.reason.text << '\n';
 }
 
 // 6. Data that is wrong says where.

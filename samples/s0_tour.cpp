@@ -150,7 +150,7 @@ void show_captures(Explanation const& report, std::int64_t rows) {
   std::int64_t const ragged = rows % batch;
   int const due = ragged == 0 ? 0 : 1;
   std::cout << std::format("{} calls, of these {} with {} rows: {} captures\n", report.calls, epochs * due, ragged, report.graphs);
-  for (auto const& recompile : report.recompiles | std::views::take(3)) std::cout << "recompiled: " << recompile.reason << '\n';
+  for (auto const& recompile : report.recompiles | std::views::take(3)) std::cout << "recompiled: " << recompile.reason.text << '\n';
   if (report.graphs != 1 + due || std::ssize(report.recompiles) != due || !report.breaks.empty())
     fail("one capture for full batches and one for the ragged batch were due, not {} with {} recompiles and {} breaks", report.graphs, report.recompiles.size(),
          report.breaks.size());
@@ -239,7 +239,7 @@ void train_on_text(std::string const& file, nn::Characters text) {
   auto const report = describe(fast.state());
   std::cout << std::format("guessing blindly costs {:.4f}; {} captures, of {} ops each\n", std::log(static_cast<double>(config.vocabulary)), report.graphs,
                            report.ops_per_graph[0]);
-  for (auto const& recompile : report.recompiles) std::cout << "recompiled: " << recompile.reason << '\n';
+  for (auto const& recompile : report.recompiles) std::cout << "recompiled: " << recompile.reason.text << '\n';
   if (losses.back() >= losses.front()) fail("the loss on {} did not fall: {} at first, {} at last", file, losses.front(), losses.back());
 }
 

@@ -175,7 +175,7 @@ Flow control_flow() {
   auto const way = compile(choice, captures.options("choice"));
   for (bool const up : {true, false, true}) (void)way(ones(2), up);
   auto const ways = describe(way.state());
-  std::cout << std::format("\na choice by a C++ value, three calls, two values: {} graphs; {}\n", ways.graphs, ways.recompiles.at(0).reason);
+  std::cout << std::format("\na choice by a C++ value, three calls, two values: {} graphs; {}\n", ways.graphs, ways.recompiles.at(0).reason.text);
 
   auto const element = explain(by_element, captures.options("by_element", false))(ones(2));
   std::cout << "\na choice by an element:\n" << element;

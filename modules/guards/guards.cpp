@@ -39,23 +39,23 @@ bool agrees(Scalar const& expected, Scalar const& actual, Symbols const& symbols
 }
 
 namespace {
-// The first thing that differs: which (0 dtype, 1 device, 2 rank, 3 requires_grad, 4 size, 5 stride; -1 none) and at which dim.
+// The first thing that differs, and at which dim.
 struct Difference {
-  int what = -1;
-  std::size_t dim = 0;
+  What what = What::nothing;
+  int dim = -1;
 };
 Difference difference(TensorGuard const& guard, Meta const& actual, bool requires_grad, Symbols const& symbols, Bindings& bindings) {
   auto const& expected = *guard.expected;
-  if (expected.dtype != actual.dtype) return {0};
-  if (expected.device != actual.device) return {1};
-  if (expected.sizes.size() != actual.sizes.size()) return {2};
-  if (guard.requires_grad != requires_grad) return {3};
+  if (expected.dtype != actual.dtype) return {What::dtype};
+  if (expected.device != actual.device) return {What::device};
+  if (expected.sizes.size() != actual.sizes.size()) return {What::rank};
+  if (guard.requires_grad != requires_grad) return {What::requires_grad};
   for (std::size_t d = 0; d < actual.sizes.size(); ++d)
-    if (!agrees(expected.sizes[d], actual.sizes[d].value, symbols, bindings)) return {4, d};
+    if (!agrees(expected.sizes[d], actual.sizes[d].value, symbols, bindings)) return {What::size, static_cast<int>(d)};
   for (std::size_t d = 0; d < actual.sizes.size(); ++d) {
     if (actual.sizes[d].value == 1) continue;
     Dim const stride = expected.strides[d];
-    if ((stride.node >= 0 ? symbols.evaluate(stride, bindings) : stride.value) != actual.strides[d].value) return {5, d};
+    if ((stride.node >= 0 ? symbols.evaluate(stride, bindings) : stride.value) != actual.strides[d].value) return {What::stride, static_cast<int>(d)};
   }
   return {};
 }
@@ -63,49 +63,84 @@ Difference difference(TensorGuard const& guard, Meta const& actual, bool require
 
 bool holds(TensorGuard const& guard, ir::MetaRef const& actual, bool requires_grad, Symbols const& symbols, Bindings& bindings) {
   if (!guard.symbolic && actual.get() == guard.expected.get()) return guard.requires_grad == requires_grad;
-  return difference(guard, *actual, requires_grad, symbols, bindings).what < 0;
+  return difference(guard, *actual, requires_grad, symbols, bindings).what == What::nothing;
 }
 
-std::string mismatch(TensorGuard const& guard, Meta const& actual, bool requires_grad, Symbols const& symbols, Bindings bindings) {
+Mismatch mismatch(TensorGuard const& guard, Meta const& actual, bool requires_grad, Symbols const& symbols, Bindings bindings) {
   auto const& expected = *guard.expected;
   auto const [what, dim] = difference(guard, actual, requires_grad, symbols, bindings);
-  auto const text = [&](std::string_view name, auto const& want, auto const& have) {
-    return std::format("tensor '{}' {} mismatch: expected {}, actual {}", guard.source, name, want, have);
+  Mismatch result{.what = what, .source = guard.source, .dim = dim};
+  auto const say = [&](std::string_view name, auto const& want, auto const& have) {
+    result.text =
+        std::format("tensor '{}' {} mismatch{}: expected {}, actual {}", guard.source, name, dim >= 0 ? std::format(" at dim {}", dim) : "", want, have);
   };
+  auto const number = [&](std::string_view name, Dim want, Dim have) {
+    auto const bound = want.node >= 0 && symbols.symbol_number(want) < 0 ? std::format(" = {}", symbols.evaluate(want, bindings)) : std::string();
+    auto const least = what == What::size && want.node >= 0 && have.value < 2 ? " of at least 2" : "";
+    result.expected = want.value, result.actual = have.value;
+    say(name, symbols.to_string(want) + bound + least, have.value);
+  };
+  auto const place = static_cast<std::size_t>(std::max(dim, 0));
   switch (what) {
-    case 0:
-      return text("dtype", base::info(expected.dtype).name, base::info(actual.dtype).name);
-    case 1:
-      return text("device", base::to_string(expected.device), base::to_string(actual.device));
-    case 2:
-      return text("rank", expected.rank(), actual.rank());
-    case 3:
-      return text("requires_grad", guard.requires_grad, requires_grad);
-    case 4: {
-      Dim const want = expected.sizes[dim];
-      auto const bound = want.node >= 0 && symbols.symbol_number(want) < 0 ? std::format(" = {}", symbols.evaluate(want, bindings)) : std::string();
-      auto const least = want.node >= 0 && actual.sizes[dim].value < 2 ? " of at least 2" : "";
-      return std::format("tensor '{}' size mismatch at dim {}: expected {}{}{}, actual {}", guard.source, dim, symbols.to_string(want), bound, least,
-                         actual.sizes[dim].value);
-    }
-    case 5:
-      return std::format("tensor '{}' stride mismatch at dim {}: expected {}, actual {}", guard.source, dim, symbols.to_string(expected.strides[dim]),
-                         actual.strides[dim].value);
+    case What::dtype:
+      say("dtype", base::info(expected.dtype).name, base::info(actual.dtype).name);
+      break;
+    case What::device:
+      say("device", base::to_string(expected.device), base::to_string(actual.device));
+      break;
+    case What::rank:
+      result.expected = expected.rank(), result.actual = actual.rank();
+      say("rank", expected.rank(), actual.rank());
+      break;
+    case What::requires_grad:
+      say("requires_grad", guard.requires_grad, requires_grad);
+      break;
+    case What::size:
+      number("size", expected.sizes[place], actual.sizes[place]);
+      break;
+    case What::stride:
+      number("stride", expected.strides[place], actual.strides[place]);
+      break;
     default:
-      return {};
+      break;
   }
+  return result;
 }
 
 std::string to_string(Plain const& value) {
   if (value.number == ir::absent) return value.text;
   return value.text.empty() ? std::to_string(value.number) : std::format("{} {}", value.text, value.number);
 }
-std::string mismatch(ValueGuard const& guard, Plain const& actual) {
+Mismatch mismatch(ValueGuard const& guard, Plain const& actual) {
   if (guard.expected == actual) return {};
-  return std::format("value '{}' mismatch: expected {}, actual {}", guard.source, to_string(guard.expected), to_string(actual));
+  return {What::value,
+          guard.source,
+          -1,
+          guard.expected.number,
+          actual.number,
+          std::format("value '{}' mismatch: expected {}, actual {}", guard.source, to_string(guard.expected), to_string(actual))};
 }
-std::string mismatch(ModeGuard const& expected, ModeGuard const& actual) {
-  return expected == actual ? std::string() : std::format("grad mode mismatch: expected {}, actual {}", expected.grad_enabled, actual.grad_enabled);
+
+namespace {
+std::string on(bool flag) { return flag ? "on" : "off"; }
+std::string_view name_of(base::DType dtype) { return base::info(dtype).name; }
+std::string to_string(Settings::Autocast const& state) { return state.enabled ? std::string(name_of(state.dtype)) : "off"; }
+// Every setting by name, as text.
+std::vector<std::pair<std::string, std::string>> listed(Settings const& settings) {
+  std::vector<std::pair<std::string, std::string>> list{
+      {"grad mode", on(settings.grad_enabled)}, {"deterministic", on(settings.deterministic)}, {"default dtype", std::string(name_of(settings.default_dtype))}};
+  constexpr std::array kinds{"cpu", "cuda", "sim"};
+  for (std::size_t k = 0; k < kinds.size(); ++k) list.emplace_back(std::format("autocast({})", kinds[k]), to_string(settings.autocast[k]));
+  return list;
+}
+}  // namespace
+
+Mismatch mismatch(Settings const& expected, Settings const& actual) {
+  auto const want = listed(expected), have = listed(actual);
+  for (std::size_t k = 0; k < want.size(); ++k)
+    if (want[k].second != have[k].second)
+      return {What::settings, want[k].first, -1, 0, 0, std::format("{} mismatch: expected {}, actual {}", want[k].first, want[k].second, have[k].second)};
+  return {};
 }
 
 bool holds(ir::Constraint const& constraint, Symbols const& symbols, Bindings const& bindings) {
@@ -114,7 +149,11 @@ bool holds(ir::Constraint const& constraint, Symbols const& symbols, Bindings co
 }
 
 std::string to_string(GuardSet const& guards, Symbols const& symbols) {
-  std::string text = std::format("grad mode is {}\n", guards.mode.grad_enabled ? "on" : "off");
+  std::string text;
+  Settings const usual;
+  auto const have = listed(guards.settings), others = listed(usual);
+  for (std::size_t k = 0; k < have.size(); ++k)  // grad mode always, others where they are not as they are when a thread begins
+    if (k == 0 || have[k] != others[k]) text += std::format("{} is {}\n", have[k].first, have[k].second);
   for (auto const& value : guards.values) text += std::format("{} == {}\n", value.source, to_string(value.expected));
   for (auto const& tensor : guards.tensors)
     text += std::format("{} is {}{}  # {}\n", tensor.source, ir::to_string(*tensor.expected, &symbols), tensor.requires_grad ? ", requires_grad" : "",

@@ -31,15 +31,51 @@ struct ValueGuard {
   Plain expected;
 };
 
-/// The thread's settings that decide what is recorded.
-struct ModeGuard {
+/// The thread's settings that decide what is recorded; compared as a whole, an autocast dtype only where it is enabled.
+struct Settings {
+  struct Autocast {
+    bool enabled = false;
+    base::DType dtype = base::DType::bf16;
+    bool operator==(Autocast const& other) const { return enabled == other.enabled && (!enabled || dtype == other.dtype); }
+  };
   bool grad_enabled = true;
-  bool operator==(ModeGuard const&) const = default;
+  bool deterministic = false;  ///< only algorithms that give the same bits every time may be chosen
+  base::DType default_dtype = base::DType::f32;
+  std::array<Autocast, 3> autocast{Autocast{}, {false, base::DType::f16}, {false, base::DType::f16}};  ///< by Device::Kind
+  bool operator==(Settings const&) const = default;
+};
+
+/// What did not hold.
+enum class What : std::uint8_t {
+  nothing,
+  settings,  ///< a setting of the thread
+  value,     ///< an argument that is no tensor
+  count,     ///< how many tensors the arguments hold
+  dtype,
+  device,
+  rank,
+  requires_grad,
+  size,
+  stride,
+  marks,     ///< a dim was marked dynamic that the graph holds fixed
+  aliasing,  ///< one tensor stands for two
+  number,    ///< a number of the host
+  relation,  ///< a fact on sizes
+  stream     ///< the body took another way
+};
+/// Why a graph may not run: what, of whom ("args[0]", a setting, a place), at which dim, and the whole sentence with both values.
+struct Mismatch {
+  What what = What::nothing;
+  std::string source;
+  int dim = -1;
+  std::int64_t expected = 0, actual = 0;  ///< where they are numbers
+  std::string text;
+  explicit operator bool() const { return what != What::nothing; }
 };
 
 /// Everything that must hold before a segment may run.
 struct GuardSet {
-  ModeGuard mode;
+  Settings settings;
   std::vector<ValueGuard> values;
   std::vector<TensorGuard> tensors;
 };
@@ -50,10 +86,10 @@ ir::Bindings unbound(ir::Symbols const& symbols);
 /// Whether a tensor passes, binding the symbols it is the first to meet; the compare of one pointer when its Meta is the expected one.
 bool holds(TensorGuard const& guard, ir::MetaRef const& actual, bool requires_grad, ir::Symbols const& symbols, ir::Bindings& bindings);
 
-/// Why it does not: "tensor 'args[0]' size mismatch at dim 0: expected 64, actual 29"; empty if it does.
-std::string mismatch(TensorGuard const& guard, ir::Meta const& actual, bool requires_grad, ir::Symbols const& symbols, ir::Bindings bindings);
-std::string mismatch(ValueGuard const& guard, Plain const& actual);
-std::string mismatch(ModeGuard const& expected, ModeGuard const& actual);
+/// Why it does not: "tensor 'args[0]' size mismatch at dim 0: expected 64, actual 29"; What::nothing if it does.
+Mismatch mismatch(TensorGuard const& guard, ir::Meta const& actual, bool requires_grad, ir::Symbols const& symbols, ir::Bindings bindings);
+Mismatch mismatch(ValueGuard const& guard, Plain const& actual);
+Mismatch mismatch(Settings const& expected, Settings const& actual);
 
 /// Whether a size or number of this call agrees with a recorded expression, binding a bare symbol that is still free.
 bool agrees(ir::Dim expected, std::int64_t actual, ir::Symbols const& symbols, ir::Bindings& bindings);

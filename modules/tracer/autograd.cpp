@@ -9,7 +9,6 @@ using base::ensure;
 using base::fail;
 
 namespace {
-thread_local bool grad_mode = true;
 std::atomic<std::uint64_t> next_order{1};
 
 bool needs_grad(Impl const* impl) { return impl && (impl->requires_grad || impl->node); }
@@ -192,9 +191,11 @@ TapeNode::~TapeNode() {  // a long history is taken down in a loop, not by recur
 }
 
 Interpreter& tape() { return the_tape; }
-bool grad_enabled() { return grad_mode; }
-GradMode::GradMode(bool enabled) : outer_(std::exchange(grad_mode, enabled)) {}
-GradMode::~GradMode() { grad_mode = outer_; }
+thread_local constinit Settings thread_settings{};
+SettingsScope::SettingsScope(Settings const& wanted) : outer_(std::exchange(thread_settings, wanted)) {}
+SettingsScope::~SettingsScope() { thread_settings = outer_; }
+GradMode::GradMode(bool enabled) : outer_(std::exchange(thread_settings.grad_enabled, enabled)) {}
+GradMode::~GradMode() { thread_settings.grad_enabled = outer_; }
 
 void Tensor::backward(Tensor const& given, At at) const {
   (void)meta();

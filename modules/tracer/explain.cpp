@@ -61,7 +61,7 @@ std::string to_string(Explanation const& report) {
     text += std::format("  break {}: {}\n    at {}\n{}    hint: {}\n", k + 1, cause.reason, base::short_place(cause.at), base::caret(cause.at, 6), cause.hint);
   }
   for (auto const& recompile : report.recompiles)
-    text += std::format("  recompile: {} ({})\n", recompile.reason, recompile.graph > 0 ? std::format("gave graph {}", recompile.graph) : "no op follows");
+    text += std::format("  recompile: {} ({})\n", recompile.reason.text, recompile.graph > 0 ? std::format("gave graph {}", recompile.graph) : "no op follows");
   for (std::size_t k = 0; k < report.guards.size(); ++k) {
     text += std::format("  graph {}: {} ops; guards:\n", k + 1, report.ops_per_graph[k]);
     for (auto const line : std::views::split(report.guards[k], '\n'))

@@ -2,6 +2,7 @@ export module tenon.tracer:interpreter;
 import std;
 import tenon.base;
 import tenon.ir;
+import tenon.guards;
 import :tensor;
 
 export namespace tenon::tracer {
@@ -61,6 +62,37 @@ inline Tensor apply(ir::OpDef const& op, std::initializer_list<Arg> operands, ir
   return apply(op, std::span(operands.begin(), operands.size()), attrs, at);
 }
 
+using guards::Settings;
+/// This thread's settings: gradients, autocast, determinism, the dtype of what is made without one. Compiled functions guard them.
+inline Settings const& settings();
+/// Other settings for a scope.
+class SettingsScope {
+ public:
+  explicit SettingsScope(Settings const& wanted);
+  ~SettingsScope();
+  SettingsScope(SettingsScope const&) = delete;
+  SettingsScope& operator=(SettingsScope const&) = delete;
+
+ private:
+  Settings outer_;
+};
+/// Whether calls of this thread are recorded for gradients.
+inline bool grad_enabled();
+/// Switches that off (or on) for a scope.
+class GradMode {
+ public:
+  explicit GradMode(bool enabled);
+  ~GradMode();
+  GradMode(GradMode const&) = delete;
+  GradMode& operator=(GradMode const&) = delete;
+
+ private:
+  bool outer_;
+};
+struct NoGrad : GradMode {
+  NoGrad() : GradMode(false) {}
+};
+
 enum class BreakKind : std::uint8_t { returned, explicit_break, item, host_read, condition, resize, measured, aliasing, view_write, host_effect, limit };
 /// Why a segment ended: a value, not an exception.
 struct Break {
@@ -70,4 +102,10 @@ struct Break {
   At at;
 };
 
+}  // namespace tenon::tracer
+
+namespace tenon::tracer {
+extern thread_local constinit Settings thread_settings;
+inline Settings const& settings() { return thread_settings; }
+inline bool grad_enabled() { return thread_settings.grad_enabled; }
 }  // namespace tenon::tracer

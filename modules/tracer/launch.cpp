@@ -50,7 +50,7 @@ void Session::Data::publish(Break reason_to_end) {
     if (slot.argument >= 0) site->seen[slot.argument].push_back(ir::values(slot.meta->sizes));
   if (newest) {
     state.recompiles.push_back({reason, made.number, 0, site == &state.root ? (made.events.empty() ? At{} : made.events[0].at) : cause.at});
-    base::log("recompiles", "{}: recompiled: {}", state.options.name, reason);
+    base::log("recompiles", "{}: recompiled: {}", state.options.name, reason.text);
   }
   segment = draft.release();
   state.segments.push_back(segment);

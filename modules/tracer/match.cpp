@@ -8,16 +8,23 @@ import :session;
 namespace tenon::tracer {
 
 namespace {
-std::string differs(Event const& event, Call const& call) {
-  return std::format("the stream differs: expected {} at {}, actual {} at {}", event.op ? event.op->name : "a first look at a tensor",
-                     base::short_place(event.at), call.op.name, base::short_place(call.at));
+using guards::What;
+guards::Mismatch differs(Event const& event, Call const& call) {
+  return {.what = What::stream,
+          .text = std::format("the stream differs: expected {} at {}, actual {} at {}", event.op ? event.op->name : "a first look at a tensor",
+                              base::short_place(event.at), call.op.name, base::short_place(call.at))};
+}
+guards::Mismatch number_differs(std::string_view what, Event const& event, Call const& call, std::string const& expected, std::string const& actual) {
+  return {.what = What::number,
+          .source = std::string(call.op.name),
+          .text = std::format("{} mismatch in {} at {}: expected {}, actual {}", what, event.op->name, base::short_place(call.at), expected, actual)};
 }
 }  // namespace
 
 bool Session::Data::bind_slot(std::int32_t index, Impl& impl) {
   auto const& slot = segment->slots[static_cast<std::size_t>(index)];
   if (!slot.input || impl.storage->pending) {  // what this call itself makes is no input
-    reason = "another tensor of the stream stands where the recording met this one";
+    reason = {.what = What::stream, .text = "another tensor of the stream stands where the recording met this one"};
     return false;
   }
   auto const& guard = segment->guards.tensors[static_cast<std::size_t>(slot.guard)];
@@ -28,7 +35,7 @@ bool Session::Data::bind_slot(std::int32_t index, Impl& impl) {
   }
   if (segment->writes) {
     if (bound(impl)) {
-      reason = std::format("tensor '{}' is passed twice and written", guard.source);
+      reason = {.what = What::aliasing, .source = guard.source, .text = std::format("tensor '{}' is passed twice and written", guard.source)};
       return false;
     }
     note_input(impl);
@@ -42,7 +49,7 @@ bool Session::Data::constraints_hold(std::int32_t until) {
   std::int32_t const from = frame.event == 0 ? 0 : segment->events[frame.event - 1].constraints;
   for (std::int32_t k = from; k < until; ++k)
     if (!guards::holds(all[static_cast<std::size_t>(k)], segment->graph.symbols, frame.bindings)) {
-      reason = std::format("sizes: {} does not hold", segment->graph.symbols.to_string(all[static_cast<std::size_t>(k)]));
+      reason = {.what = What::relation, .text = std::format("sizes: {} does not hold", segment->graph.symbols.to_string(all[static_cast<std::size_t>(k)]))};
       return false;
     }
   return true;
@@ -63,7 +70,8 @@ bool Session::Data::match_touch(Impl& impl) {
 // Compares one call with the next recorded event and hands out this call's proxy; nothing is executed.
 bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted) {
   if (frame.event >= segment->events.size()) {
-    reason = std::format("the stream goes on: {} at {} behind the end of the segment", call.op.name, base::short_place(call.at));
+    reason = {.what = What::stream,
+              .text = std::format("the stream goes on: {} at {} behind the end of the segment", call.op.name, base::short_place(call.at))};
     return false;
   }
   auto const& event = segment->events[frame.event];
@@ -79,8 +87,7 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span
     if ((index < 0) != !operand.impl) return refuse();
     if (index < 0) {
       if (!guards::agrees(event.scalars[k], operand.scalar, symbols, frame.bindings)) {
-        reason = std::format("number mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at),
-                             symbols.to_string(event.scalars[k]), symbols.to_string(operand.scalar));
+        reason = number_differs("number", event, call, symbols.to_string(event.scalars[k]), symbols.to_string(operand.scalar));
         return false;
       }
     } else if (auto const& slot = frame.slots[static_cast<std::size_t>(index)]) {
@@ -93,14 +100,12 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span
   if (want.ints.size() != have.ints.size() || want.nums.size() != have.nums.size() || want.text.data() != have.text.data()) return refuse();
   for (std::size_t k = 0; k < want.ints.size(); ++k)
     if (!guards::agrees(want.ints[k], have.ints[k].value, symbols, frame.bindings)) {
-      reason = std::format("attribute mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at), symbols.to_string(want.ints[k]),
-                           have.ints[k].value);
+      reason = number_differs("attribute", event, call, symbols.to_string(want.ints[k]), std::to_string(have.ints[k].value));
       return false;
     }
   for (std::size_t k = 0; k < want.nums.size(); ++k)
     if (!guards::agrees(want.nums[k], have.nums[k], symbols, frame.bindings)) {
-      reason = std::format("number mismatch in {} at {}: expected {}, actual {}", call.op.name, base::short_place(call.at), symbols.to_string(want.nums[k]),
-                           symbols.to_string(have.nums[k]));
+      reason = number_differs("number", event, call, symbols.to_string(want.nums[k]), symbols.to_string(have.nums[k]));
       return false;
     }
   if (!constraints_hold(event.constraints)) return false;

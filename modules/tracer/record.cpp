@@ -19,7 +19,7 @@ void Session::Data::start_recording() {
   phase = Phase::record;
   over_limit = false;
   draft = std::make_unique<Segment>();
-  draft->guards.mode = mode;
+  draft->guards.settings = began_with;
   draft->graph.name = state.options.name;
   if (site == &state.root) {
     if (names_of_values.empty()) names_of_values = arguments.names(false);
@@ -54,10 +54,18 @@ bool Session::Data::at_limit(Call const& call) {
   }
   if (same < state.options.recompile_limit && all < 256) return false;
   if (state.options.fullgraph)
-    fail("{}: fullgraph: the recompile limit of {} is reached; the last state differed in: {}", state.options.name, state.options.recompile_limit, reason);
+    fail("{}: fullgraph: the recompile limit of {} is reached; the last state differed in: {}", state.options.name, state.options.recompile_limit, reason.text);
   if (!site->limited)
     base::log("recompiles", "{}: the recompile limit of {} is reached, new states run eagerly; the last one differed in: {}", state.options.name,
-              state.options.recompile_limit, reason);
+              state.options.recompile_limit, reason.text);
+  {
+    std::scoped_lock const lock(state.mutex);
+    auto const known =
+        std::ranges::find_if(state.limits, [&](Limit const& limit) { return limit.at.line == call.at.line && limit.at.column == call.at.column; });
+    auto& limit = known == state.limits.end() ? state.limits.emplace_back(call.at) : *known;
+    limit.reason = reason;
+    ++limit.calls;
+  }
   site->limited = true;
   ++state.eager_calls;
   return true;

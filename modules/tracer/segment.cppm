@@ -89,10 +89,17 @@ struct Options {
 
 /// A recompile and what caused it.
 struct Recompile {
-  std::string reason;  ///< the guard that failed, with both values
-  int segment = 0;     ///< the one that was compiled then
-  int graph = 0;       ///< in an Explanation: its graph, counted from 1; 0 if no op stands in it
+  guards::Mismatch reason;  ///< what did not hold, with both values
+  int segment = 0;          ///< the one that was compiled then
+  int graph = 0;            ///< in an Explanation: its graph, counted from 1; 0 if no op stands in it
   At at;
+};
+
+/// A place that holds as many segments as it may: new states run eagerly from there on.
+struct Limit {
+  At at{};                    ///< of the first call that was not compiled
+  guards::Mismatch reason{};  ///< why the last state was new
+  std::int64_t calls = 0;     ///< how often that happened
 };
 
 /// Everything a compiled function has learned; shared by copies of it.
@@ -104,6 +111,7 @@ struct State : base::RefCounted {
   std::vector<Segment*> segments;  ///< in order of compilation, owned by their sites
   std::vector<Recompile> recompiles;
   std::vector<Break> breaks;  ///< each place once
+  std::vector<Limit> limits;  ///< each place once
   std::atomic<std::int64_t> calls{0}, launches{0}, replayed_ops{0}, recorded_ops{0}, relowered{0}, eager_calls{0};
   std::atomic<double> record_seconds{0}, launch_seconds{0}, compile_seconds{0};
 };

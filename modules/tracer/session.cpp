@@ -73,7 +73,7 @@ bool Session::fullgraph() const { return data_->state.options.fullgraph && data_
 
 // Chooses a segment of the site by its guards, the one that served last first; none: records.
 void Session::Data::begin() {
-  mode = {grad_enabled()};
+  began_with = settings();
   frame = {};
   input_of.clear();
   written.clear();
@@ -87,11 +87,11 @@ void Session::Data::begin() {
 }
 
 bool Session::Data::enter(Segment& candidate, Frame& fresh) {
-  auto const refuse = [&](std::string why) {
+  auto const refuse = [&](guards::Mismatch why) {
     reason = std::move(why);
     return false;
   };
-  if (candidate.guards.mode != mode) return refuse(guards::mismatch(candidate.guards.mode, mode));
+  if (candidate.guards.settings != began_with) return refuse(guards::mismatch(candidate.guards.settings, began_with));
   if (site == &state.root)
     for (std::size_t k = 0; k < candidate.guards.values.size(); ++k)
       if (candidate.guards.values[k].expected != arguments.values[k]) return refuse(guards::mismatch(candidate.guards.values[k], arguments.values[k]));
@@ -99,7 +99,11 @@ bool Session::Data::enter(Segment& candidate, Frame& fresh) {
   fresh.event = 0;
   for (auto const& slot : candidate.slots) {
     if (slot.argument < 0 || site != &state.root) continue;  // behind a break the body may have let its arguments go
-    if (std::cmp_greater_equal(slot.argument, arguments.tensors.size())) return refuse("the number of tensors in the arguments differs");
+    if (std::cmp_greater_equal(slot.argument, arguments.tensors.size()))
+      return refuse({.what = guards::What::count,
+                     .expected = slot.argument + 1,
+                     .actual = static_cast<std::int64_t>(arguments.tensors.size()),
+                     .text = std::format("the arguments hold {} tensors, and more than {} are expected", arguments.tensors.size(), slot.argument)});
     Impl const& impl = *arguments.tensors[static_cast<std::size_t>(slot.argument)].impl;
     auto const& guard = candidate.guards.tensors[static_cast<std::size_t>(slot.guard)];
     if (!guards::holds(guard, impl.meta, impl.requires_grad || impl.node, candidate.graph.symbols, fresh.bindings))
@@ -128,7 +132,7 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
   Frame const kept = std::move(frame);  // holds the operands of `calls`
   for (Segment* candidate = site->first.load(std::memory_order_acquire); candidate; candidate = candidate->next.load(std::memory_order_acquire)) {
     if (candidate == failed) continue;
-    std::string const why = reason;
+    auto const why = reason;
     Frame fresh;
     if (!enter(*candidate, fresh)) {
       reason = why;
@@ -267,7 +271,7 @@ void Session::split(Break reason) {
   }
   data.site = site;
   data.cause = std::move(reason);
-  data.reason.clear();
+  data.reason = {};
   data.begin();
 }
 
@@ -284,7 +288,7 @@ void Session::Data::end(Break reason_to_end) {
       auto const& next = segment->events[frame.event];
       expected = std::format("{} at {}", next.op ? next.op->name : "a first look at a tensor", base::short_place(next.at));
     }
-    reason = std::format("the stream differs: expected {}, actual {}", expected, name(reason_to_end));
+    reason = {.what = guards::What::stream, .text = std::format("the stream differs: expected {}, actual {}", expected, name(reason_to_end))};
     return false;
   };
   if (phase == Phase::replay && (ends_here() || diverge(ends_here))) {

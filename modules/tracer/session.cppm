@@ -55,12 +55,12 @@ struct Session::Data {
   State& state;
   Arguments arguments;
   Phase phase = Phase::eager;
-  guards::ModeGuard mode{};  ///< of the thread, where the segment began
+  guards::Settings began_with{};  ///< of the thread, where the segment began
   Site* site = nullptr;
   Segment* segment = nullptr;  ///< the candidate being replayed
   Frame frame{};
-  std::string reason{};  ///< why the last candidate did not fit
-  Break cause{};         ///< of the break that led here
+  guards::Mismatch reason{};  ///< why the last candidate did not fit
+  Break cause{};              ///< of the break that led here
   struct Owner {
     std::uint64_t id;
     bool shared = false;  ///< another bound input lies in the same memory

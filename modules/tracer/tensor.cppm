@@ -124,21 +124,6 @@ class Tensor {
   Ref<Impl> impl_;
 };
 
-/// Whether calls of this thread are recorded for gradients.
-bool grad_enabled();
-/// Switches that off (or on) for a scope.
-class GradMode {
- public:
-  explicit GradMode(bool enabled);
-  ~GradMode();
-  GradMode(GradMode const&) = delete;
-
- private:
-  bool outer_;
-};
-struct NoGrad : GradMode {
-  NoGrad() : GradMode(false) {}
-};
 /// create_graph records the backward too, for second derivatives.
 struct GradOptions {
   bool create_graph = false;
