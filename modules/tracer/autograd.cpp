@@ -171,7 +171,7 @@ Tensor seed_for(Tensor const& output, Tensor const& seed, At at) {
     return seed;
   }
   if (output.numel() != 1) fail("backward: an output of {} elements ({}) needs a seed", output.numel(), ir::to_string(output.meta()));
-  return full(DimList(output.meta().sizes), 1.0, output.dtype(), at);
+  return apply(ir::ops::full, std::span<Arg const>(), ir::Attrs{}.with(output.meta().sizes).with(output.dtype()).with(output.device()).with_num(1.0), at);
 }
 }  // namespace
 

@@ -27,7 +27,7 @@ Runner reference_backend(ir::Graph const& graph) {
 }
 
 Runner eager_backend(ir::Graph const& graph) {
-  auto kept = std::make_shared<ir::Graph>(graph);
+  auto kept = std::make_shared<ir::Graph>(ir::decompose(graph));
   return [kept](std::span<ir::Strided const> inputs, ir::Bindings const& bindings) { return ir::evaluate(*kept, inputs, bindings); };
 }
 

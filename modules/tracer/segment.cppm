@@ -88,7 +88,7 @@ struct Site {
 };
 
 enum class Dynamic : std::uint8_t { automatic, always, never };
-/// Node by node as recorded, nothing removed or decomposed: if this differs from a plain call, it is the capture's doing.
+/// Node by node as recorded, dead code too, composites by their bodies: if this differs from a plain call, it is the capture's doing.
 Runner eager_backend(ir::Graph const& graph);
 enum class Mode : std::uint8_t { normal, reduce_overhead, max_autotune };
 /// How a function is compiled.
