@@ -239,12 +239,17 @@ Ref<Impl> Session::Data::new_result(Event& event, Call const& call, std::int32_t
   if (!result && call.op.geometry)
     if (auto view = view_of(*call.operands[0].impl, call.op, call.attrs)) result = view->ref();
   if (!result) {
-    auto plain = base::make_ref<ir::Meta>(*meta);
-    for (auto& size : plain->sizes) size = Dim(size.value);
-    for (auto& stride : plain->strides) stride = Dim(stride.value);
+    auto plain = meta;
+    auto const symbolic = [](Dim dim) { return dim.node >= 0; };
+    if (std::ranges::any_of(meta->sizes, symbolic) || std::ranges::any_of(meta->strides, symbolic)) {
+      auto numbers = base::make_ref<ir::Meta>(*meta);
+      for (auto& size : numbers->sizes) size = Dim(size.value);
+      for (auto& stride : numbers->strides) stride = Dim(stride.value);
+      plain = ir::MetaRef(numbers);
+    }
     auto storage = base::make_ref<Storage>();
     storage->pending = &self;
-    result = base::make_ref<Impl>(fresh_id(), ir::MetaRef(plain), 0, std::move(storage));
+    result = base::make_ref<Impl>(fresh_id(), std::move(plain), 0, std::move(storage));
   }
   event.view = call.op.geometry && result->storage == call.operands[0].impl->storage;
   std::int32_t const root = event.view ? draft->slots[static_cast<std::size_t>(event.slots[0])].root : index;
@@ -302,6 +307,8 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, std::spa
   if (earlier && (earlier->op != &call.op || earlier->slots.size() != call.operands.size())) earlier = nullptr;
   if (!earlier) shadow = nullptr;
   std::vector<ir::Input> in;
+  in.reserve(call.operands.size());
+  event.scalars.reserve(call.operands.size());
   for (std::size_t k = 0; k < call.operands.size(); ++k) {
     auto const& operand = call.operands[k];
     if (operand.impl) {
