@@ -139,7 +139,7 @@ std::int32_t Session::Data::slot_for(Impl& impl, At at) {
   auto const index = input_slot(impl, at);
   Event event;
   event.slots.push_back(index);
-  event.scalars.emplace_back();
+  event.scalars.push_back({});
   event.constraints = static_cast<std::int32_t>(draft->graph.symbols.constraints.size());
   event.at = at;
   draft->events.push_back(std::move(event));
@@ -157,7 +157,7 @@ std::int32_t Session::Data::value_of(std::int32_t index) {
   auto const root = static_cast<std::size_t>(draft->slots[place].root);
   auto& origin = origins[place];
   if (origin.parent >= 0 && origin.version != versions[root]) {
-    current[place] = draft->graph.add(*origin.op, {ir::Input{value_of(origin.parent), {}}}, origin.attrs);
+    current[place] = draft->graph.add(*origin.op, {ir::Input{value_of(origin.parent), {}}}, *origin.attrs);
     origin.version = versions[root];
   }
   return current[place];
@@ -256,7 +256,8 @@ Ref<Impl> Session::Data::new_result(Event& event, Call const& call, std::int32_t
   draft->slots.push_back({.root = root, .value = value, .meta = meta});
   current.push_back(value);
   versions.push_back(0);
-  origins.push_back(event.view ? Origin{event.slots[0], &call.op, event.attrs, versions[static_cast<std::size_t>(root)]} : Origin{});
+  origins.push_back(event.view ? Origin{event.slots[0], &call.op, std::make_shared<ir::Attrs const>(event.attrs), versions[static_cast<std::size_t>(root)]}
+                               : Origin{});
   slot_of.emplace(result->id, index);
   frame.slots.push_back(result);
   return result;
@@ -308,13 +309,12 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, std::spa
   if (!earlier) shadow = nullptr;
   std::vector<ir::Input> in;
   in.reserve(call.operands.size());
-  event.scalars.reserve(call.operands.size());
   for (std::size_t k = 0; k < call.operands.size(); ++k) {
     auto const& operand = call.operands[k];
     if (operand.impl) {
       auto const found = slot_of.find(operand.impl->id);
       event.slots.push_back(found != slot_of.end() ? found->second : input_slot(*operand.impl, call.at));
-      event.scalars.emplace_back();
+      event.scalars.push_back({});
       in.push_back({value_of(event.slots[k]), {}});
     } else {
       event.slots.push_back(-1);

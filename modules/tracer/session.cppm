@@ -76,7 +76,7 @@ struct Session::Data {
   struct Origin {  ///< how a view slot is derived from its parent
     std::int32_t parent = -1;
     ir::OpDef const* op = nullptr;
-    ir::Attrs attrs{};
+    std::shared_ptr<ir::Attrs const> attrs{};
     std::int32_t version = 0;  ///< of the root, when `value` was derived
   };
   std::vector<Origin> origins{};
