@@ -152,7 +152,7 @@ std::int32_t Session::Data::slot_for(Impl& impl, At at) {
   auto const index = input_slot(impl, at);
   Event event;
   event.slots.push_back(index);
-  event.scalars.emplace_back();
+  event.scalars.push_back({});
   event.constraints = static_cast<std::int32_t>(draft->graph.symbols.constraints.size());
   event.at = at;
   draft->events.push_back(std::move(event));
@@ -165,7 +165,7 @@ std::int32_t Session::Data::value_of(std::int32_t index) {
   auto const root = static_cast<std::size_t>(draft->slots[place].root);
   auto& origin = origins[place];
   if (origin.parent >= 0 && origin.version != versions[root]) {
-    current[place] = draft->graph.add(*origin.op, {ir::Input{value_of(origin.parent), {}}}, origin.attrs);
+    current[place] = draft->graph.add(*origin.op, {ir::Input{value_of(origin.parent), {}}}, *origin.attrs);
     origin.version = versions[root];
   }
   return current[place];
@@ -247,19 +247,25 @@ Ref<Impl> Session::Data::new_result(Event& event, Call const& call, std::int32_t
   if (!result && call.op.geometry)
     if (auto view = view_of(*call.operands[0].impl, call.op, call.attrs)) result = view->ref();
   if (!result) {
-    auto plain = base::make_ref<ir::Meta>(*meta);
-    for (auto& size : plain->sizes) size = Dim(size.value);
-    for (auto& stride : plain->strides) stride = Dim(stride.value);
+    auto plain = meta;
+    auto const symbolic = [](Dim dim) { return dim.node >= 0; };
+    if (std::ranges::any_of(meta->sizes, symbolic) || std::ranges::any_of(meta->strides, symbolic)) {
+      auto numbers = base::make_ref<ir::Meta>(*meta);
+      for (auto& size : numbers->sizes) size = Dim(size.value);
+      for (auto& stride : numbers->strides) stride = Dim(stride.value);
+      plain = ir::MetaRef(numbers);
+    }
     auto storage = base::make_ref<Storage>();
     storage->pending = self;
-    result = base::make_ref<Impl>(fresh_id(), ir::MetaRef(plain), 0, std::move(storage));
+    result = base::make_ref<Impl>(fresh_id(), std::move(plain), 0, std::move(storage));
   }
   event.view = call.op.geometry && result->storage == call.operands[0].impl->storage;
   std::int32_t const root = event.view ? draft->slots[static_cast<std::size_t>(event.slots[0])].root : index;
   draft->slots.push_back({.root = root, .value = value, .meta = meta});
   current.push_back(value);
   versions.push_back(0);
-  origins.push_back(event.view ? Origin{event.slots[0], &call.op, event.attrs, versions[static_cast<std::size_t>(root)]} : Origin{});
+  origins.push_back(event.view ? Origin{event.slots[0], &call.op, std::make_shared<ir::Attrs const>(event.attrs), versions[static_cast<std::size_t>(root)]}
+                               : Origin{});
   slot_of.emplace(result->id, index);
   frame->slots.push_back(result);
   return result;
@@ -308,7 +314,7 @@ void Session::Data::record_write(Event& event, Call const& call, std::int32_t co
   for (auto const* origin = &origins[static_cast<std::size_t>(slot)]; origin->parent >= 0; origin = &origins[static_cast<std::size_t>(slot)]) {
     now.emplace_back(slot, content);
     if (base::numel(ir::values(meta(content).sizes)) > 0)  // else nothing changes
-      content = ir::write_through(graph, {*origin->op, origin->attrs}, value_of(origin->parent), content, call.at);
+      content = ir::write_through(graph, {*origin->op, *origin->attrs}, value_of(origin->parent), content, call.at);
     else
       content = value_of(origin->parent);
     slot = origin->parent;
@@ -336,12 +342,13 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, std::spa
   if (earlier && (earlier->op != &call.op || earlier->slots.size() != call.operands.size())) earlier = nullptr;
   if (!earlier) shadow = nullptr;
   std::vector<ir::Input> in;
+  in.reserve(call.operands.size());
   for (std::size_t k = 0; k < call.operands.size(); ++k) {
     auto const& operand = call.operands[k];
     if (operand.impl) {
       auto const found = slot_of.find(operand.impl->id);
       event.slots.push_back(found != slot_of.end() ? found->second : input_slot(*operand.impl, call.at));
-      event.scalars.emplace_back();
+      event.scalars.push_back({});
       in.push_back({value_of(event.slots[k]), {}});
     } else {
       event.slots.push_back(-1);

@@ -12,7 +12,7 @@ export namespace tenon::tracer {
 struct Event {
   ir::OpDef const* op = nullptr;
   base::InlineVector<std::int32_t, 4> slots;  ///< per operand; -1: the number of the same place in `scalars`
-  std::vector<Scalar> scalars;
+  base::InlineVector<Scalar, 2> scalars;
   ir::Attrs attrs;
   std::int32_t result = -1;      ///< slot of the first result
   std::int32_t results = 0;      ///< how many there are, in slots side by side; a write and a look have none

@@ -291,6 +291,12 @@ ir::MetaRef Session::meta_of(Impl& impl, At at) {
   return impl.meta;
 }
 
+bool Session::meta_is_own() const {
+  auto const& data = *data_;
+  if (data.phase != Phase::replay) return data.phase == Phase::eager;
+  return data.frame->event >= data.segment->events.size() || data.segment->events[data.frame->event].op;
+}
+
 std::optional<At> Session::made_at(Impl const& impl) const {
   auto const& data = *data_;
   if (data.phase == Phase::eager) return std::nullopt;

@@ -58,8 +58,8 @@ struct Session::Data {
   struct Origin {  ///< how a view slot is derived from its parent
     std::int32_t parent = -1;
     ir::OpDef const* op = nullptr;
-    ir::Attrs attrs{};
-    std::int32_t version = 0;  ///< of the root, when its value was derived
+    std::shared_ptr<ir::Attrs const> attrs{};
+    std::int32_t version = 0;  ///< of the root, when `value` was derived
   };
   std::vector<Origin> origins{};
   std::vector<std::int32_t> current{}, versions{};  ///< per slot: its value now; of roots: writes so far
