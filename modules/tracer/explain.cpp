@@ -7,28 +7,6 @@ import :session;
 
 namespace tenon::tracer {
 
-std::string Path::text() const {
-  auto text = outer ? outer->text() : std::string();
-  if (index >= 0) return text + std::format("[{}]", index);
-  return text.empty() ? std::string(name) : std::format("{}.{}", text, name);
-}
-
-namespace {
-thread_local ModuleScope const* running = nullptr;
-}
-ModuleScope::ModuleScope(void const* from, First (*first)(void const*)) : layer(from), first_tensor(first), outer(std::exchange(running, this)) {}
-ModuleScope::~ModuleScope() { running = outer; }
-ModuleScope const* ModuleScope::innermost() { return running; }
-
-void graph_break(std::string_view why, At at) {
-  if (auto* session = Session::current()) session->split({BreakKind::explicit_break, std::string(why), "remove the call of graph_break()", at});
-}
-void host_effect(std::function<void()> const& effect, At at) {
-  if (auto* session = Session::current())
-    session->split({BreakKind::host_effect, "an effect on the host has its place among the ops", "move it out of the compiled function", at});
-  effect();
-}
-
 Explanation describe(State& state) {
   std::scoped_lock const lock(state.mutex);
   Explanation report;

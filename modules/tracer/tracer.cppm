@@ -5,3 +5,4 @@ export import :leaves;
 export import :ops;
 export import :segment;
 export import :compile;
+export import :explain;
