@@ -65,6 +65,7 @@ Session::Session(State& state, Arguments arguments) : data_(new Data{.self = *th
 Session::~Session() {
   data_->state.replayed_ops += data_->replayed_ops;
   data_->state.recorded_ops += data_->recorded_ops;
+  if (!data_->missed) ++data_->state.hits;
   data_->scope.reset();
   this_session = nullptr;
 }
@@ -264,9 +265,11 @@ void Session::split(Break reason) {
     auto& found = data.state.sites[{reason.at.file, reason.at.line, reason.at.column, reason.kind}];
     if (!found) {
       found = std::make_unique<Site>();
-      data.state.breaks.push_back(reason);
+      found->number = data.state.breaks.size();
+      data.state.breaks.push_back({reason});
       base::log("breaks", "{}: {} at {}", data.state.options.name, reason.reason, base::short_place(reason.at));
     }
+    ++data.state.breaks[found->number].times;
     site = found.get();
   }
   data.site = site;

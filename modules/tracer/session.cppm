@@ -47,6 +47,9 @@ struct Replayed {
   std::string_view module;
 };
 
+/// The setting that would have let an earlier segment of its site serve the call that made this one, or "none: " and why (counterfactual.cpp).
+std::string counterfactual(Segment const& made, Options const& options);
+
 using ir::Parameter;
 enum class Phase : std::uint8_t { replay, record, eager };
 
@@ -69,6 +72,7 @@ struct Session::Data {
   std::unordered_set<Storage*> written{};
   std::optional<Active> active{};
   std::int64_t replayed_ops = 0, recorded_ops = 0;  ///< of this call, added to the State at its end
+  bool missed = false;                              ///< whether this call recorded anything
   // while recording
   std::unique_ptr<Segment> draft{};
   std::optional<ir::Symbols::Scope> scope{};
