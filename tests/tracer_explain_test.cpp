@@ -341,7 +341,7 @@ TEST_CASE("status: not called, compiled, limited, eager, each with its reason an
   REQUIRE(last.reasons.size() == 1);
   CHECK(last.reasons[0] == std::format("at tracer_explain_test.cpp:{}:{} new states run eagerly since the limit of 2 was reached, 2 times so far; the last one "
                                        "differed in: value 'args[1]' mismatch: expected a, actual d",
-                                       line_of("x + static_cast<double>(s.size())"), 94));
+                                       line_of("x + static_cast<double>(s.size())"), 100));
   auto const report = describe(fast.state());
   REQUIRE(report.limits.size() == 1);
   CHECK(report.limits[0].calls == 2);
@@ -433,7 +433,7 @@ TEST_CASE("the report as JSON holds what the data hold") {
   CHECK(cause["kind"] == "condition");
   CHECK(cause["reason"] == "a tensor is used as a condition of the host");
   CHECK(cause["hint"] == "choose between values with where()");
-  CHECK(cause["times"] == 5);
+  CHECK(cause["times"] == 3);  // beyond the limit nothing breaks
   CHECK(cause["at"]["line"] == line_of("if (sum(y) > 0) return y * 2"));
   CHECK(cause["at"]["column"] == 16);
   CHECK(cause["at"]["source"] == "if (sum(y) > 0) return y * 2;\n             ^\n");

@@ -85,7 +85,7 @@ class Comparison {
     tensors();
     bool const other = !found_.empty() && std::ranges::any_of(found_, [](auto const& d) { return d.what != What::size && d.what != What::stride; });
     if (!other) stream();  // else it may differ for that reason
-    if (found_.empty() || std::ranges::all_of(found_, [](auto const& d) { return d.what == What::size; })) relations();
+    if (std::ranges::all_of(found_, [](auto const& d) { return d.what == What::size; })) relations();
   }
   std::vector<Difference> const& found() const { return found_; }
 
@@ -193,24 +193,26 @@ class Comparison {
     return true;
   }
 
-  // Facts on sizes that one of the two relied on and that the sizes of the other one break.
-  void relations() {
-    auto const check = [&](ir::Symbols const& symbols, ir::Bindings const& bindings) {
-      for (auto const& constraint : symbols.constraints)
-        if (!guards::holds(constraint, symbols, bindings))
-          return found_.push_back({What::relation, std::format("'{}' ({})", symbols.to_string(constraint), base::short_place(constraint.at))}), true;
-      return false;
-    };
+  // The first fact on sizes that does not hold under these bindings.
+  static std::optional<Difference> broken(ir::Symbols const& symbols, ir::Bindings bindings) {
+    for (int k = 0; std::cmp_less(k, symbols.names().size()); ++k)
+      if (auto& bound = bindings.whole[static_cast<std::size_t>(k)]; bound == ir::absent && !symbols.is_real_symbol(k)) bound = symbols.whole_symbol(k).value;
+    for (auto const& constraint : symbols.constraints)
+      if (!guards::holds(constraint, symbols, bindings))
+        return Difference{What::relation, std::format("'{}' ({})", symbols.to_string(constraint), base::short_place(constraint.at))};
+    return std::nullopt;
+  }
+  // Facts that one of the two relied on and that the sizes of the other one break.
+  bool relations() {
     auto const& symbols = made_.graph.symbols;
-    if (check(earlier_.graph.symbols, bindings_) || symbols.names().empty()) return;
+    auto fact = broken(earlier_.graph.symbols, bindings_);
     auto turned = guards::unbound(symbols);
     for (auto const& [slot, now] : pairs())
-      for (std::size_t d = 0; d < std::min(slot->meta->sizes.size(), now->meta->sizes.size()); ++d)
-        if (!guards::agrees(now->meta->sizes[d], slot->meta->sizes[d].value, symbols, turned)) return;  // it shares a symbol by chance
-    fill(symbols, turned);
-    for (int k = 0; std::cmp_less(k, symbols.names().size()); ++k)
-      if (auto& bound = turned.whole[static_cast<std::size_t>(k)]; bound == ir::absent) bound = symbols.is_real_symbol(k) ? 0 : symbols.whole_symbol(k).value;
-    (void)check(symbols, turned);
+      for (std::size_t d = 0; !fact && d < std::min(slot->meta->sizes.size(), now->meta->sizes.size()); ++d)
+        if (!guards::agrees(now->meta->sizes[d], slot->meta->sizes[d].value, symbols, turned)) return false;  // it shares a symbol by chance
+    if (!fact) fact = broken(symbols, turned);
+    if (fact) found_.push_back(*fact);
+    return fact.has_value();
   }
 
   void stream() {
@@ -220,6 +222,7 @@ class Comparison {
       bool const both = n < events.size() && n < now.size();
       if (!both || events[n].op != now[n].op || events[n].at.line != now[n].at.line || events[n].slots.size() != now[n].slots.size() ||
           events[n].attrs.ints.size() != now[n].attrs.ints.size()) {
+        if (relations()) return;  // the body asked for a size, and that decided
         auto const& more = n < now.size() ? now : events;
         auto const again = [&](auto const& list) {
           return n < list.size() && std::ranges::any_of(
@@ -296,7 +299,8 @@ std::string counterfactual(Segment const& made, Options const& options) {
   std::vector<std::string> best;
   for (Segment const* earlier = made.next.load(std::memory_order_acquire); earlier; earlier = earlier->next.load(std::memory_order_acquire)) {
     std::vector<std::string> list;
-    for (auto const& difference : Comparison(*earlier, made, options).found())
+    Comparison const comparison(*earlier, made, options);
+    for (auto const& difference : comparison.found())
       if (auto text = advice(difference); std::ranges::find(list, text) == list.end()) list.push_back(std::move(text));
     if (list.empty()) list.push_back(advice({}));
     if (auto const none = std::ranges::find_if(list, [](auto const& text) { return text.starts_with("none: "); }); none != list.end()) list = {*none};

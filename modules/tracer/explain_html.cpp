@@ -209,9 +209,10 @@ std::string to_html(Explanation const& report) {
 }
 
 void save_html(Explanation const& report, std::filesystem::path const& file) {
+  auto const page = to_html(report);
   errno = 0;
   std::ofstream stream(file, std::ios::binary);
-  if (!(stream << to_html(report)).flush()) base::fail("explain: {} can't be written: {}", file.string(), std::generic_category().message(errno ? errno : EIO));
+  if (!(stream << page).flush()) base::fail("explain: {} can't be written: {}", file.string(), std::generic_category().message(errno ? errno : EIO));
 }
 
 }  // namespace tenon::tracer
