@@ -17,6 +17,7 @@ std::string name_at(std::vector<std::string> const& names, std::size_t k) { retu
 
 void Session::Data::start_recording() {
   phase = Phase::record;
+  missed = true;
   over_limit = false;
   draft = std::make_unique<Segment>();
   draft->guards.settings = began_with;
@@ -181,6 +182,7 @@ Dim Session::Data::generalised(Type type, Dim const* earlier, Dim now) {
   bool const special = now.value < 0 || now.value == std::numeric_limits<std::int64_t>::max();
   if (!may_vary || special || !earlier || state().options.dynamic == Dynamic::never) return now;
   if (earlier->node < 0 && earlier->value == now.value) return now;
+  draft->guessed.push_back(static_cast<std::int32_t>(draft->events.size()));
   for (int number = 0; std::cmp_less(number, symbols.names().size()); ++number)  // a guess: a wrong one costs a segment, never a result
     if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == now.value) return symbols.whole_symbol(number);
   return symbols.index_symbol(now.value);

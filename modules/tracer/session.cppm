@@ -28,6 +28,9 @@ std::vector<Tensor> run_body(Call const& call, int from);
 /// Whether the call is the op that writes.
 inline bool is_write(ir::OpDef const& op) { return &op == &ir::ops::copy_; }
 
+/// The setting that would have let an earlier segment of its site serve the call that made this one, or "none: " and why (counterfactual.cpp).
+std::string counterfactual(Segment const& made, Options const& options);
+
 using ir::Parameter;
 enum class Phase : std::uint8_t { replay, record, eager };
 
@@ -52,6 +55,7 @@ struct Session::Data {
   std::unordered_set<Storage*> written{};
   std::optional<Active> active{};
   std::int64_t replayed_ops = 0, recorded_ops = 0;  ///< of this call, added to the State at its end
+  bool missed = false;                              ///< whether this call recorded anything
   std::unique_ptr<Segment> draft{};                 ///< this and what follows: while recording
   std::optional<ir::Symbols::Scope> scope{};
   std::unordered_map<std::uint64_t, std::int32_t> slot_of{};
