@@ -85,8 +85,7 @@ struct Segment {
 struct Site {
   std::atomic<Segment*> first{nullptr}, hot{nullptr};
   std::map<std::int32_t, std::vector<base::Shape>> seen;  ///< sizes of each argument at recordings, under the State's mutex
-  bool limited = false;
-  std::size_t number = 0;  ///< of a break: its place in State::breaks
+  std::size_t number = 0;                                 ///< of a break: its place in State::breaks
   ~Site();
 };
 

@@ -256,6 +256,10 @@ void Session::bind(Call const& call, int below, std::span<Tensor> results) {
         if (operand.impl) make_readable(*operand.impl, *why);
       return dispatch(call, below, results);
     }
+  if (call.op.kind == ir::Kind::host && !is_write(call.op)) {  // an op that a user made for the host
+    split({BreakKind::host_op, std::format("{} runs on the host: no graph holds it", call.op.name), "call it outside of the compiled function", call.at});
+    return dispatch(call, below, results);
+  }
   while (data.phase != Phase::eager) {
     if (overlapping(call)) {  // no stream can say it: between two segments, at once
       if (data.started() || fullgraph()) split(aliasing(call.at));
