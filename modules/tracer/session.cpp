@@ -89,6 +89,7 @@ void Session::Data::clear() {
     draft = nullptr;
     slot_of.clear();
     argument_of.clear();
+    argument_metas.clear();
     own_names.clear();
     module_calls.clear();
     names_of_tensors.clear();
@@ -124,6 +125,8 @@ void Session::Data::begin() {
     if (candidate != hot && enter(*candidate)) return;
   if (hot) misfit = first;
   shadow = hot ? hot : site->first.load(std::memory_order_acquire);
+  if (state().options.pure && site == &state().root)  // they are alive now
+    for (auto const& given : arguments.tensors) argument_metas.push_back(given.impl->meta);
   start_recording();
 }
 
@@ -228,8 +231,12 @@ std::optional<Break> Session::Data::hazard(Call const& call) {
   for (std::size_t k = 0; k < call.operands.size(); ++k) {
     Impl* const impl = call.operands[k].impl;
     if (!impl) continue;
+    auto const slot = slot_of.find(impl->id);
+    bool const known = slot != slot_of.end();
+    if (write && k == 0 && known && through_overlap(slot->second))
+      return Break{BreakKind::aliasing, "a view of memory that shows elements several times is written", "clone what was expanded before it is written",
+                   call.at};
     if (impl->storage->pending) continue;
-    bool const known = slot_of.contains(impl->id);
     if (!known && written.contains(impl->storage.get())) return aliasing(call.at);
     if (write && k == 0) {
       auto const found = input_of.find(impl->storage.get());
@@ -237,6 +244,12 @@ std::optional<Break> Session::Data::hazard(Call const& call) {
     }
   }
   return std::nullopt;
+}
+// Whether a slot is a view of one that shows elements several times: no value of that one says what a write does.
+bool Session::Data::through_overlap(std::int32_t slot) const {
+  for (slot = origins[static_cast<std::size_t>(slot)].parent; slot >= 0; slot = origins[static_cast<std::size_t>(slot)].parent)
+    if (auto const& meta = *draft->slots[static_cast<std::size_t>(slot)].meta; ir::overlaps(meta.sizes, meta.strides)) return true;
+  return false;
 }
 void Session::Data::note_input(Impl& impl) {
   auto const [at, fresh] = input_of.try_emplace(impl.storage.get(), Owner{impl.id});
@@ -288,10 +301,18 @@ void Session::bind(Call const& call, int below, std::span<Tensor> results) {
 
 ir::MetaRef Session::meta_of(Impl& impl, At at) {
   auto& data = *data_;
-  if (data.phase == Phase::replay) {
+  while (data.phase == Phase::replay) {
     bool const due = data.frame->event < data.segment->events.size() && !data.segment->events[data.frame->event].op;
     if (!due || data.bound(impl) || data.match_touch(impl)) return impl.meta;
-    if (data.diverge([&] { return data.match_touch(impl); })) return impl.meta;
+    if (data.danger)
+      split(*std::exchange(data.danger, std::nullopt));
+    else if (data.diverge([&] { return data.match_touch(impl); }))
+      return impl.meta;
+  }
+  // Looking at a tensor makes it an input; one whose memory was written under another name must be met in the next segment.
+  if (data.phase == Phase::record && !data.slot_of.contains(impl.id) && !impl.storage->pending && data.written.contains(impl.storage.get())) {
+    split(aliasing(at));
+    return meta_of(impl, at);
   }
   if (data.phase == Phase::record) return data.draft->slots[static_cast<std::size_t>(data.slot_for(impl, at))].meta;
   return impl.meta;

@@ -82,7 +82,8 @@ struct Session::Data {
     std::vector<Ref<Impl>> leaves;
     std::shared_ptr<void const> result;
   };
-  std::optional<Pure> pure{};  ///< the result of a pure function that was recorded
+  std::optional<Pure> pure{};                 ///< the result of a pure function that was recorded
+  std::vector<ir::MetaRef> argument_metas{};  ///< of a pure function's call, when it began
   bool unrepeatable = false, sizes_read = false;
   bool over_limit = false;                                        ///< the site has as many segments as it may: this recording is run, not kept
   std::unordered_map<std::uint64_t, std::int32_t> argument_of{};  ///< tensors of the arguments by identity
@@ -99,6 +100,7 @@ struct Session::Data {
   bool diverge(std::function<bool()> const& fits);
   std::optional<Break> hazard(Call const& call);
   bool bound(Impl const& impl) const, started() const;
+  bool through_overlap(std::int32_t slot) const;
   void note_input(Impl& impl);
   bool match(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
   static bool marks_hold(guards::TensorGuard const& guard, Impl const& impl);
@@ -122,6 +124,7 @@ struct Session::Data {
   Scalar generalised(Scalar const* earlier, Scalar const& now);
   Dim generalised(Parameter::Type type, Dim const* earlier, Dim now);
   std::shared_ptr<Recipe const> recipe_for(Break const& end) const;  // pure.cpp
+  void verify() const;
   Tensor made_for(std::int32_t slot, std::vector<std::int32_t>& made);
   Dim marked_symbol(Marks::Mark const& mark, std::int32_t guard, int dim, std::int64_t size, At at);
   std::string broken_mark() const;
