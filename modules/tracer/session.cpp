@@ -135,7 +135,7 @@ bool Session::Data::refuse(Misfit why) {
   return false;
 }
 
-bool Session::Data::enter(Segment& candidate) {
+bool Session::Data::enter(Segment& candidate, bool begun) {
   if (candidate.guards.settings != began_with) return refuse({.kind = Misfit::settings, .segment = &candidate});
   bool const at_entry = site == &state().root;
   if (at_entry && (candidate.guards.values.size() != arguments.values.size())) return refuse({.kind = Misfit::count, .segment = &candidate, .at = -1});
@@ -152,7 +152,7 @@ bool Session::Data::enter(Segment& candidate) {
   bool const symbols = !candidate.graph.symbols.names().empty();
   if (symbols) fresh->bindings = guards::unbound(candidate.graph.symbols);
   Misfit found{.segment = &candidate};
-  for (std::size_t k = 0; at_entry && k < candidate.input_slots.size() && found.kind == Misfit::none; ++k) {  // behind a break the arguments may be gone
+  for (std::size_t k = 0; at_entry && !begun && k < candidate.input_slots.size() && found.kind == Misfit::none; ++k) {  // a body that runs may have let them go
     auto const& slot = candidate.slots[static_cast<std::size_t>(candidate.input_slots[k])];
     if (slot.argument < 0) continue;
     if (std::cmp_greater_equal(slot.argument, arguments.tensors.size())) {
@@ -187,7 +187,7 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
   Misfit const first = misfit;
   std::unique_ptr<Frame> const kept = std::move(frame);  // holds the operands of `calls`
   for (Segment* candidate = site->first.load(std::memory_order_acquire); candidate; candidate = candidate->next.load(std::memory_order_acquire)) {
-    if (candidate == failed || !enter(*candidate)) continue;
+    if (candidate == failed || !enter(*candidate, true)) continue;
     forget_inputs();
     bool matches = true;
     for (auto const& call : calls) {
@@ -248,7 +248,7 @@ std::optional<Break> Session::Data::hazard(Call const& call) {
 // Whether a slot is a view of one that shows elements several times: no value of that one says what a write does.
 bool Session::Data::through_overlap(std::int32_t slot) const {
   for (slot = origins[static_cast<std::size_t>(slot)].parent; slot >= 0; slot = origins[static_cast<std::size_t>(slot)].parent)
-    if (auto const& meta = *draft->slots[static_cast<std::size_t>(slot)].meta; ir::overlaps(meta.sizes, meta.strides)) return true;
+    if (auto const& meta = *frame->slots[static_cast<std::size_t>(slot)]->meta; ir::overlaps(meta.sizes, meta.strides)) return true;
   return false;
 }
 void Session::Data::note_input(Impl& impl) {

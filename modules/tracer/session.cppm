@@ -66,6 +66,7 @@ struct Session::Data {
     ir::OpDef const* op = nullptr;
     std::shared_ptr<ir::Attrs const> attrs{};
     std::int32_t version = 0;  ///< of the root, when `value` was derived
+    At at{};
   };
   std::vector<Origin> origins{};
   std::vector<std::int32_t> current{}, versions{};  ///< per slot: its value now; of roots: writes so far
@@ -95,7 +96,7 @@ struct Session::Data {
   State& state() const { return *at_work; }
   void clear();                   ///< ready for another call
   void begin(), forget_inputs();  // session.cpp
-  bool enter(Segment& candidate), refuse(Misfit why);
+  bool enter(Segment& candidate, bool begun = false), refuse(Misfit why);
   void end(Break const& reason);
   bool diverge(std::function<bool()> const& fits);
   std::optional<Break> hazard(Call const& call);
