@@ -101,7 +101,51 @@ void recompile() {
   std::cout << describe(fast.state());
 }
 
-// 7. What capture costs.
+// 7. Settings of the thread.
+// What the thread has set decides what is recorded, so it is guarded like an argument: each setting has a graph of its own, and coming back to an
+// earlier one is a hit.
+void settings_as_guards() {
+  heading("settings as guards");
+  auto const fast = compile([](Tensor const& x) { return sum(x * x); }, {.name = "square"});
+  Tensor const x = tensor({1, 2}).set_requires_grad();
+  auto const call = [&](std::string_view what) {
+    Tensor const y = fast(x);
+    std::cout << std::format("{:22} graphs so far {}; the result wants a gradient: {}\n", what, describe(fast.state()).graphs, y.requires_grad());
+  };
+  call("as a thread begins");
+  {
+    NoGrad const off;
+    call("without gradients");
+  }
+  {
+    Settings careful = settings();
+    careful.deterministic = true;
+    SettingsScope const scope(careful);
+    call("deterministic");
+  }
+  call("as it began");
+  for (auto const& recompile : describe(fast.state()).recompiles) std::cout << "recompiled: " << recompile.reason.text << '\n';
+}
+
+// 8. A backend of your own.
+// A backend is a function from a graph to something that runs it. This one lets the passes of tenon.ir simplify the graph before the reference
+// evaluates it; one that generates code has the same type.
+Runner simplifying(tenon::ir::Graph const& graph) {
+  using namespace tenon::ir;
+  auto const simple = std::make_shared<Graph>(eliminate_dead_code(simplify(graph)));
+  std::cout << std::format("the backend got {} ops and keeps {}:\n{}", graph.nodes.size(), simple->nodes.size(), to_string(*simple));
+  auto const lowered = std::make_shared<Graph>(decompose(*simple));
+  return [lowered](std::span<Strided const> inputs, Bindings const& bindings) { return evaluate(*lowered, inputs, bindings); };
+}
+void own_backend() {
+  heading("a backend of your own");
+  auto const wasteful = [](Tensor const& x) { return transpose(transpose(x * 1, 0, 1), 0, 1) + (x - x) * 0 + relu(relu(x)); };
+  auto const fast = compile(wasteful, {.backend = simplifying, .name = "wasteful"});
+  Tensor const x = reshape(arange(-2, 2), {2, 2});
+  std::cout << std::format("{} compiled, {} eager\n", fast(x).to_string(), wasteful(x).to_string());
+}
+
+// 9. What capture costs.
 // A backend that computes nothing leaves only the capture: a chain of additions is recorded or replayed, and the difference between a long
 // chain and a short one, over the ops between them, is the price of an op. A median of fifteen; your machine's figures differ.
 Runner idle(tenon::ir::Graph const& graph) {
@@ -165,6 +209,8 @@ int main(int argc, char** argv) {
     capture();
     graph_break_at_a_condition();
     recompile();
+    settings_as_guards();
+    own_backend();
     costs();
   });
 }
