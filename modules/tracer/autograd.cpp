@@ -44,7 +44,7 @@ void fill(TapeNode::Edge& edge, Operand const& operand, bool saved, At at) {
 struct Tape final : Interpreter {
   void bind(Call const& call, int below, std::span<Tensor> results) override {
     auto const& op = call.op;
-    bool const write = &op == &copy_row;
+    bool const write = is_write(op);
     bool const needed = std::ranges::any_of(call.operands, [](Operand const& o) { return needs_grad(o.impl); });
     if (!needed) return dispatch(call, below, results);
     if (write) refuse_write(call);
@@ -192,8 +192,14 @@ TapeNode::~TapeNode() {  // a long history is taken down in a loop, not by recur
 
 Interpreter& tape() { return the_tape; }
 thread_local constinit Settings thread_settings{};
-SettingsScope::SettingsScope(Settings const& wanted) : outer_(std::exchange(thread_settings, wanted)) {}
-SettingsScope::~SettingsScope() { thread_settings = outer_; }
+namespace {
+void change(Settings const& wanted) {
+  ir::set_default_dtype(wanted.default_dtype);
+  thread_settings = wanted;
+}
+}  // namespace
+SettingsScope::SettingsScope(Settings const& wanted) : outer_(thread_settings) { change(wanted); }
+SettingsScope::~SettingsScope() { change(outer_); }
 GradMode::GradMode(bool enabled) : outer_(std::exchange(thread_settings.grad_enabled, enabled)) {}
 GradMode::~GradMode() { thread_settings.grad_enabled = outer_; }
 
@@ -201,6 +207,7 @@ void Tensor::backward(Tensor const& given, At at) const {
   (void)meta();
   NoGrad const off;
   Tensor const seed = seed_for(*this, given, at);
+  if (auto* session = Session::current()) session->unrepeatable();  // it adds into grads
   Backward walk(static_cast<int>(Rank::capture), at);
   walk.run(*this, seed, [](TapeNode const&, std::vector<Tensor> const&) {});
   std::unordered_set<Storage*> taken{seed.impl()->storage.get()};
