@@ -101,7 +101,44 @@ void recompile() {
   std::cout << describe(fast.state());
 }
 
-// 7. Settings of the thread.
+// 7. A size that is marked.
+// Nobody has to wait for the second size: mark_dynamic says of a tensor that this size varies, and within which bounds. The first graph has a
+// symbol then. Should the function need one size after all, that is an error at the line which needs it, not a graph for each size.
+void marked_sizes() {
+  heading("a size that is marked");
+  auto const fast = compile([](Tensor const& x) { return sum(x * 2, {1}); }, {.name = "rows"});
+  Tensor const first = ones({4, 3});
+  mark_dynamic(first, 0, 2, 64);
+  for (Tensor const& x : {first, ones({9, 3}), ones({64, 3}), ones({65, 3})}) {
+    (void)fast(x);
+    std::cout << std::format("{} rows: graphs so far {}\n", x.size(0), describe(fast.state()).graphs);
+  }
+  for (auto const& recompile : describe(fast.state()).recompiles) std::cout << "recompiled: " << recompile.reason.text << '\n';
+  try {
+    (void)compile([](Tensor const& x) { return x + ones({4, 3}); }, {.name = "four_rows"})(first);
+  } catch (tenon::base::Error const& error) {
+    std::cout << error.what() << '\n';
+  }
+}
+
+// 8. A write into a view.
+// A graph holds no writes: each value is computed once. What your function writes into a part of a tensor becomes a new value of the whole, every
+// view is derived anew from it, and at the end it is copied back into the tensor that came in.
+void write_into_a_view() {
+  heading("a write into a view");
+  auto const boost = [](Tensor const& x) {
+    Tensor const columns = transpose(x, 0, 1);
+    select(x, 0, 1).mul_(10);
+    return columns + 0.5;
+  };
+  auto const fast = compile(boost, {.fullgraph = true, .name = "boost"});
+  Tensor const a = reshape(arange(0.0, 4.0), {2, 2}), b = clone(a);
+  std::cout << std::format("eager:    {}, x is {}\n", boost(a).to_string(), a.to_string());
+  std::cout << std::format("compiled: {}, x is {}\n", fast(b).to_string(), b.to_string());
+  std::cout << describe(fast.state()).graph_texts.at(0);
+}
+
+// 9. Settings of the thread.
 // What the thread has set decides what is recorded, so it is guarded like an argument: each setting has a graph of its own, and coming back to an
 // earlier one is a hit.
 void settings_as_guards() {
@@ -117,6 +154,7 @@ void settings_as_guards() {
     NoGrad const off;
     call("without gradients");
   }
+  call("as it began");
   {
     Settings careful = settings();
     careful.deterministic = true;
@@ -127,7 +165,7 @@ void settings_as_guards() {
   for (auto const& recompile : describe(fast.state()).recompiles) std::cout << "recompiled: " << recompile.reason.text << '\n';
 }
 
-// 8. A backend of your own.
+// 10. A backend of your own.
 // A backend is a function from a graph to something that runs it. This one lets the passes of tenon.ir simplify the graph before the reference
 // evaluates it; one that generates code has the same type.
 Runner simplifying(tenon::ir::Graph const& graph) {
@@ -145,7 +183,7 @@ void own_backend() {
   std::cout << std::format("{} compiled, {} eager\n", fast(x).to_string(), wasteful(x).to_string());
 }
 
-// 9. What capture costs.
+// 11. What capture costs.
 // A backend that computes nothing leaves only the capture: a chain of additions is recorded or replayed, and the difference between a long
 // chain and a short one, over the ops between them, is the price of an op. A median of fifteen; your machine's figures differ.
 Runner idle(tenon::ir::Graph const& graph) {
@@ -209,6 +247,8 @@ int main(int argc, char** argv) {
     capture();
     graph_break_at_a_condition();
     recompile();
+    marked_sizes();
+    write_into_a_view();
     settings_as_guards();
     own_backend();
     costs();
