@@ -47,6 +47,8 @@ class Session final : public Interpreter {
   void make_readable(Impl& impl, Break reason);
   /// What rules may know of a tensor: symbolic while recording.
   ir::MetaRef meta_of(Impl& impl, At at);
+  /// Whether that is each tensor's own Meta now, and asking is no event: so it is at most places of a replay.
+  bool meta_is_own() const;
   bool fullgraph() const;
   /// The place of the event that made a tensor, if it was made in this segment.
   std::optional<At> made_at(Impl const& impl) const;

@@ -21,7 +21,7 @@ Marks::Mark& mark_of(std::string_view who, Tensor const& x, int dim) {
 }
 }  // namespace
 void mark_dynamic(Tensor const& x, int dim, std::int64_t min, std::int64_t max) {
-  auto const size = x.size(dim);
+  auto const size = x.size(base::wrap_dim("mark_dynamic", dim, x.rank()));
   if (min < 0 || min > max) fail("mark_dynamic: no size lies from {} to {}", min, max);
   if (size < min || size > max) fail("mark_dynamic: dim {} of {} has size {}, outside of {} to {}", dim, ir::to_string(x.meta()), size, min, max);
   mark_of("mark_dynamic", x, dim) = {.dynamic = true, .min = min, .max = max};
