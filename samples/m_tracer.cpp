@@ -135,7 +135,7 @@ void write_into_a_view() {
   Tensor const a = reshape(arange(0.0, 4.0), {2, 2}), b = clone(a);
   std::cout << std::format("eager:    {}, x is {}\n", boost(a).to_string(), a.to_string());
   std::cout << std::format("compiled: {}, x is {}\n", fast(b).to_string(), b.to_string());
-  std::cout << describe(fast.state()).graph_texts.at(0);
+  std::cout << tenon::ir::to_string(describe(fast.state()).parts.at(0).graph);
 }
 
 // 9. Settings of the thread.
@@ -183,7 +183,20 @@ void own_backend() {
   std::cout << std::format("{} compiled, {} eager\n", fast(x).to_string(), wasteful(x).to_string());
 }
 
-// 11. What capture costs.
+// 11. What it does now.
+// A report tells what was captured; status tells where a function stands, in a line that each step of a training can afford. A text is guarded by
+// value, so a function that is called with another text each time makes a graph for each, up to its limit; from then on new ones run eagerly.
+void standing() {
+  heading("what it does now");
+  auto const scaled = compile([](Tensor const& x, std::string const& by) { return by == "0" ? x : x * 2; }, {.recompile_limit = 3, .name = "scaled"});
+  std::cout << status(scaled);
+  for (int call = 1; call <= 5; ++call) {
+    (void)scaled(ones({2}), std::format("{}", call));
+    std::cout << status(scaled);
+  }
+}
+
+// 12. What capture costs.
 // A backend that computes nothing leaves only the capture: a chain of additions is recorded or replayed, and the difference between a long
 // chain and a short one, over the ops between them, is the price of an op. A median of fifteen; your machine's figures differ.
 Runner idle(tenon::ir::Graph const& graph) {
@@ -251,6 +264,7 @@ int main(int argc, char** argv) {
     write_into_a_view();
     settings_as_guards();
     own_backend();
+    standing();
     costs();
   });
 }

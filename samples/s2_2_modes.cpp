@@ -103,10 +103,11 @@ Whole whole_step() {
     return explain(step, {.fullgraph = fullgraph, .name = "step"})(model, x, target);
   };
   auto const free = captured(false), whole = captured(true);
-  std::cout << whole.graph_texts.at(0);
+  auto const text_of = [](Explanation const& report) { return ir::to_string(report.parts.at(0).graph); };
+  std::cout << text_of(whole);
   std::cout << std::format("{} graph of {} ops, {} of them forward and loss; without fullgraph {}, and its text is {}\n", whole.graphs, whole.ops, forward.ops,
-                           free.graphs, free.graph_texts == whole.graph_texts ? "the same" : "another one");
-  if (whole.graphs != 1 || free.graph_texts != whole.graph_texts || whole.ops <= forward.ops)
+                           free.graphs, text_of(free) == text_of(whole) ? "the same" : "another one");
+  if (whole.graphs != 1 || text_of(free) != text_of(whole) || whole.ops <= forward.ops)
     fail("one graph, with fullgraph and without, was due, not {} and {}", whole.graphs, free.graphs);
   return {whole.graphs, forward.ops, whole.ops};
 }
