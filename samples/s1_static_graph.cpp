@@ -15,7 +15,7 @@ namespace {
 // Dtype, sizes, strides and whether a gradient is wanted; every element's bits, so that −0 is not 0 and one NaN equals itself; and the gradient.
 std::string seen(Tensor const& x) {
   if (!x.defined()) return "undefined";
-  std::string text = std::format("{} strides {}{}", ir::to_string(x.meta()), base::to_string(x.strides()), x.requires_grad() ? " requires_grad" : "");
+  std::string text = ir::to_string(x.meta()) + (x.requires_grad() ? " requires_grad" : "");
   for (double const element : x.to_vector<double>()) text += std::format(" {:x}", std::bit_cast<std::uint64_t>(element));
   if (x.requires_grad() && x.grad().defined()) text += " grad " + seen(x.grad());
   return text;

@@ -135,7 +135,7 @@ std::size_t different(Draws draws, bool fullgraph, bool deterministic) {
     for (Tensor const& parameter : parameters(model)) result += bits(parameter.grad());
     results.insert(std::move(result));
   }
-  if (auto const report = describe(fast.state()); report.calls != runs || report.breaks.size() != 0) fail("{} runs without a break were due", runs);
+  if (auto const report = describe(fast.state()); report.calls != runs || !report.breaks.empty()) fail("{} runs without a break were due", runs);
   return results.size();
 }
 void repeats() {
