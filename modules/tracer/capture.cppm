@@ -12,9 +12,9 @@ export namespace tenon::tracer {
 /// The tensors and values of a call, in the order of its arguments' fields.
 struct Arguments {
   struct Given {
-    Impl* impl;  ///< alive while the body has not begun
-    std::uint64_t id;
-    bool needs_grad;
+    Impl* impl = nullptr;  ///< alive while the body has not begun; null: undefined
+    std::uint64_t id = 0;
+    bool needs_grad = false;
   };
   std::vector<Given> tensors;
   std::vector<guards::Plain> values;                            ///< what is guarded by value

@@ -37,7 +37,7 @@ class Compiled {
     auto gather = [&](Path const&, auto& leaf) {
       using Leaf = std::remove_cvref_t<decltype(leaf)>;
       if constexpr (std::is_same_v<Leaf, Tensor>) {
-        if (leaf.defined()) arguments.tensors.push_back({leaf.impl(), leaf.impl()->id, leaf.requires_grad()});
+        arguments.tensors.push_back(leaf.defined() ? Arguments::Given{leaf.impl(), leaf.impl()->id, leaf.requires_grad()} : Arguments::Given{});
       } else if constexpr (std::is_same_v<Leaf, bool>) {
         arguments.values.push_back({leaf ? "true" : "false"});
       } else if constexpr (std::is_same_v<Leaf, Length>) {
@@ -59,7 +59,7 @@ class Compiled {
       auto name = [&](Path const& path, auto& leaf) {
         using Leaf = std::remove_cvref_t<decltype(leaf)>;
         if constexpr (std::is_same_v<Leaf, Tensor>) {
-          if (tensors && leaf.defined()) list.push_back(path.text());
+          if (tensors) list.push_back(path.text());
         } else if (!tensors && (std::is_same_v<Leaf, bool> || !std::is_arithmetic_v<Leaf> || state_->options.pure)) {
           list.push_back(path.text());
         }

@@ -43,9 +43,11 @@ void Session::Data::publish(Break const& reason_to_end) {
   double const seconds = seconds_since(began);
   state().record_seconds.fetch_add(seconds);
   std::scoped_lock const lock(state().mutex);
-  for (Segment* other = site->first.load(std::memory_order_acquire); other && other != newest; other = other->next.load(std::memory_order_acquire))
+  for (Segment* other = site->first.load(std::memory_order_acquire); other; other = other->next.load(std::memory_order_acquire))
     if (other->events.size() == made.events.size() && other->guards.tensors.size() == made.guards.tensors.size() &&
-        to_string(other->graph) == to_string(made.graph) && other->end.kind == made.end.kind && other->end.at.line == made.end.at.line) {
+        to_string(other->graph) == to_string(made.graph) &&
+        guards::to_string(other->guards, other->graph.symbols) == guards::to_string(made.guards, made.graph.symbols) && other->end.kind == made.end.kind &&
+        other->end.at.line == made.end.at.line) {
       segment = other;
       return;
     }

@@ -13,6 +13,11 @@ namespace {
 bool same_number(Scalar const& a, Scalar const& b) {
   return a.node < 0 && a.kind == b.kind && a.whole == b.whole && std::bit_cast<std::uint64_t>(a.real) == std::bit_cast<std::uint64_t>(b.real);
 }
+// The tensor that argument k was, as the guards name it.
+std::string guard_of(Segment const& segment, std::int32_t k) {
+  auto const slot = std::ranges::find(segment.slots, k, &Slot::argument);
+  return slot == segment.slots.end() ? std::string() : segment.guards.tensors[static_cast<std::size_t>(slot->guard)].source;
+}
 std::string name_of(Event const& event) { return std::format("{} at {}", event.op ? event.op->name : "a first look at a tensor", base::short_place(event.at)); }
 std::string name_of(Break const& end) {
   return end.kind == BreakKind::returned ? "the end of the function" : std::format("a break at {}", base::short_place(end.at));
@@ -47,6 +52,8 @@ guards::Mismatch Session::Data::why(Misfit const& misfit) const {
                 .expected = std::ssize(segment.guards.values),
                 .actual = std::ssize(arguments.values),
                 .text = std::format("the arguments hold {} values that are guarded, expected {}", arguments.values.size(), segment.guards.values.size())};
+      if (std::cmp_less(misfit.at, arguments.tensors.size()))
+        return {.what = What::count, .text = std::format("a tensor of the arguments is undefined, where '{}' is expected", guard_of(segment, misfit.at))};
       return {.what = What::count,
               .expected = misfit.at + 1,
               .actual = std::ssize(arguments.tensors),

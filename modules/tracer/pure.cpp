@@ -87,7 +87,8 @@ void Session::Data::verify() const {
   if (!recipe || recipe->leaves.size() != pure->leaves.size() || frame->event != segment->events.size()) return;
   auto const given = [&](std::int32_t k) { return arguments.tensors[static_cast<std::size_t>(k)].impl; };
   std::unordered_map<Impl const*, int> seen;
-  for (auto const& argument : arguments.tensors) ++seen[argument.impl];
+  for (auto const& argument : arguments.tensors)
+    if (argument.impl) ++seen[argument.impl];
   for (auto const& held : recipe->captured)
     if (held) ++seen[held.get()];
   std::vector<bool> met(arguments.tensors.size(), true);
@@ -101,7 +102,8 @@ void Session::Data::verify() const {
     if (slot < 0 && k < 0 && pure->leaves[n]) return;
   }
   for (std::size_t k = 0; k < met.size(); ++k)
-    if (met[k] && arguments.tensors[k].id != recipe->recorded[k].id && seen[arguments.tensors[k].impl] == 1) recipe->verified[k].store(true);
+    if (met[k] && arguments.tensors[k].impl && arguments.tensors[k].id != recipe->recorded[k].id && seen[arguments.tensors[k].impl] == 1)
+      recipe->verified[k].store(true);
 }
 
 std::shared_ptr<void const> Session::pure_result(std::vector<Tensor>& leaves) {
@@ -115,8 +117,8 @@ std::shared_ptr<void const> Session::pure_result(std::vector<Tensor>& leaves) {
   for (std::size_t k = 0; fits && k < recipe.recorded.size(); ++k) {
     auto const& [impl, id, needs_grad] = data.arguments.tensors[k];
     auto const& then = recipe.recorded[k];
-    fits = id == then.id || recipe.verified[k].load(std::memory_order_relaxed);
-    if (then.meta) fits = fits && needs_grad == then.needs_grad && same_look(*impl->meta, *then.meta);
+    fits = id == then.id || (id && then.id && recipe.verified[k].load(std::memory_order_relaxed));
+    if (then.meta && id) fits = fits && needs_grad == then.needs_grad && same_look(*impl->meta, *then.meta);
   }
   if (!fits) return nullptr;
   for (std::size_t k = 0; fits && k < segment.input_slots.size(); ++k) {

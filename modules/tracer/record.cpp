@@ -42,7 +42,8 @@ void Session::Data::start_recording() {
       if (tensor.defined()) own_names.try_emplace(tensor.impl()->id, name);
   if (!argument_of.empty()) return;
   names_of_tensors = arguments.names(true);
-  for (std::size_t k = 0; k < arguments.tensors.size(); ++k) argument_of.try_emplace(arguments.tensors[k].id, static_cast<std::int32_t>(k));
+  for (std::size_t k = 0; k < arguments.tensors.size(); ++k)
+    if (arguments.tensors[k].id) argument_of.try_emplace(arguments.tensors[k].id, static_cast<std::int32_t>(k));
 }
 
 // Whether the site holds as many segments that begin with this call as it may; with fullgraph that is an error.

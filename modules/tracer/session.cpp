@@ -28,16 +28,21 @@ bool overlapping(Call const& call) {
   Impl const &target = *call.operands[0].impl, &source = *call.operands[1].impl;
   return target.storage == source.storage && target.id != source.id && !target.storage->pending;
 }
-// A call that no graph holds, because the sizes of its results depend on elements.
-std::optional<Break> measured(Call const& call) {
+// Error if the call is not legal.
+void check_legal(Call const& call) {
   std::vector<ir::Meta const*> in;
   std::vector<Scalar> scalars;
   for (auto const& operand : call.operands) {
     in.push_back(operand.impl ? operand.impl->meta.get() : nullptr);
     scalars.push_back(operand.scalar);
   }
+  ir::Symbols::Scope const plain(nullptr);
+  (void)ir::infer(call.op, in, scalars, call.attrs);
+}
+// A call that no graph holds, because the sizes of its results depend on elements.
+std::optional<Break> measured(Call const& call) {
   try {
-    (void)ir::infer(call.op, in, scalars, call.attrs);
+    check_legal(call);
     return std::nullopt;
   } catch (base::Error const& error) {
     return Break{BreakKind::measured, error.what(), "choose with where(), or call it on what is computed outside of the compiled function", call.at};
@@ -126,7 +131,7 @@ void Session::Data::begin() {
   if (hot) misfit = first;
   shadow = hot ? hot : site->first.load(std::memory_order_acquire);
   if (state().options.pure && site == &state().root)  // they are alive now
-    for (auto const& given : arguments.tensors) argument_metas.push_back(given.impl->meta);
+    for (auto const& given : arguments.tensors) argument_metas.push_back(given.impl ? given.impl->meta : ir::MetaRef());
   start_recording();
 }
 
@@ -155,7 +160,7 @@ bool Session::Data::enter(Segment& candidate, bool begun) {
   for (std::size_t k = 0; at_entry && !begun && k < candidate.input_slots.size() && found.kind == Misfit::none; ++k) {  // a body that runs may have let them go
     auto const& slot = candidate.slots[static_cast<std::size_t>(candidate.input_slots[k])];
     if (slot.argument < 0) continue;
-    if (std::cmp_greater_equal(slot.argument, arguments.tensors.size())) {
+    if (std::cmp_greater_equal(slot.argument, arguments.tensors.size()) || !arguments.tensors[static_cast<std::size_t>(slot.argument)].impl) {
       found.kind = Misfit::count, found.at = slot.argument;
       break;
     }
@@ -285,6 +290,7 @@ void Session::bind(Call const& call, int below, std::span<Tensor> results) {
         split(*std::exchange(data.danger, std::nullopt));
         continue;
       }
+      check_legal(call);  // an illegal call is no event: the stream goes on behind whoever catches the error
       if (data.diverge(matches)) return;
       if (data.phase == Phase::replay && data.danger) split(*std::exchange(data.danger, std::nullopt));
       continue;

@@ -59,6 +59,7 @@ std::int64_t Tensor::size(int d) const {
   return meta().sizes[static_cast<std::size_t>(base::wrap_dim("size", d, rank()))].value;
 }
 Dim Tensor::dim(int d, At at) const {
+  sizes_read();  // its value is there to read
   auto const place = static_cast<std::size_t>(base::wrap_dim("dim", d, rank()));
   if (auto* session = Session::current()) return session->meta_of(*impl_, at)->sizes[place];
   return meta().sizes[place].value;
@@ -74,14 +75,15 @@ ir::Strided Tensor::host(At at) const {
 Number Tensor::item(At at) const {
   if (numel() != 1) fail("item: a tensor of {} elements ({}) has no single one", numel(), ir::to_string(meta()));
   if (auto* session = Session::current()) {
-    if (session->fullgraph()) return {0, reshape(*this, {}, at).ref(), at};  // stays a tensor until C++ asks for the number
+    if (session->fullgraph()) return {0.0, reshape(*this, {}, at).ref(), at};  // stays a tensor until C++ asks for the number
     session->make_readable(*impl_, {BreakKind::item, "item() turns a tensor into a number of the host", "keep the value a tensor", at});
   }
   auto const memory = memory_of(*impl_);
-  return {memory.real(0), {}, at};
+  if (dtype() == DType::boolean) return {Scalar(memory.whole(0) != 0), {}, at};
+  return {base::is_real(dtype()) ? Scalar(memory.real(0)) : Scalar(memory.whole(0)), {}, at};
 }
 Number::operator double() const {
-  if (!lazy) return value;
+  if (!lazy) return value.real;
   if (auto* session = Session::current())
     session->make_readable(*lazy, {BreakKind::item, "a number read by item() is used by the host", "keep the value a tensor", at});
   return memory_of(*lazy).real(0);

@@ -48,7 +48,7 @@ struct Impl : base::RefCounted {
 class Tensor;
 /// A number read from a tensor: it converts to double at once, or, in a capture with fullgraph, only when C++ asks.
 struct Number {
-  double value = 0;
+  Scalar value = 0.0;  ///< whole or boolean where the tensor is
   Ref<Impl> lazy;
   At at;
   operator double() const;

@@ -76,6 +76,15 @@ std::vector<Figure> bench::capture_figures() {
   auto leaf = ones({4});
   leaf.set_requires_grad();
   std::vector<Figure> list;
+  list.push_back({"replay x + 1, a process of one thread", per_op(plain, add), "ns", 0, 0});
+  // From here on another thread exists, as in a program with a pool: counts of handles are atomic.
+  std::latch done(1);
+  std::thread parked([&] { done.wait(); });
+  struct Release {
+    std::latch& done;
+    std::thread& thread;
+    ~Release() { done.count_down(), thread.join(); }
+  } const release{done, parked};
   list.push_back({"replay x + 1", per_op(plain, add), "ns", 0, 50});
   list.push_back({"replay x + x", per_op(plain, both), "ns", 0, 50});
   list.push_back({"replay transpose", per_op(square, view), "ns", 0, 0});
