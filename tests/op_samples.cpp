@@ -56,6 +56,7 @@ constexpr std::string_view table[] = {
     "to(i64[3], dtype=f64)",
     "to(f64[3], dtype=i64)",
     "to(f64[3], dtype=f32)",
+    "to_device(f64[2, 3], device=cpu)",
     "clone(f64[2, 3])",
     "clone(bool[0, 3])",
     // pointwise, several

@@ -25,18 +25,36 @@ std::optional<DType> combine(std::optional<DType> higher, std::optional<DType> l
   return higher;
 }
 DType dtype_of(Scalar const& scalar) {
-  return scalar.kind == ScalarKind::boolean ? DType::boolean : scalar.kind == ScalarKind::whole ? DType::i64 : DType::f32;
+  return scalar.kind == ScalarKind::boolean ? DType::boolean : scalar.kind == ScalarKind::whole ? DType::i64 : default_dtype();
 }
 
+thread_local DType wanted_default = DType::f32;
+
+// The parameter that operand `place` stands for: "'other'".
+std::string operand_name(OpDef const& op, std::size_t place) {
+  std::size_t at = 0;
+  for (auto const& parameter : signature(op).parameters) {
+    if (parameter.type == Parameter::Type::tensors) return std::format("{}[{}]", parameter.name, place - at);
+    if (parameter.type == Parameter::Type::tensor && at++ == place) return std::string(parameter.name);
+  }
+  return std::format("operand {}", place);
+}
 base::Device common_device(Inference const& call) {
   Meta const* first = nullptr;
+  auto const operand = [&](Meta const& meta) {  // "'other' f32[3]"
+    auto const place = static_cast<std::size_t>(std::ranges::find(call.in, &meta) - call.in.begin());
+    Meta plain = meta;
+    plain.device = {};
+    return std::format("{} {}", operand_name(call.op, place), to_string(plain));
+  };
   for (auto const* meta : call.in) {
     if (!meta) continue;
     bool const free_number = meta->rank() == 0 && meta->device.kind == base::Device::Kind::cpu;
     if (!first || (first->rank() == 0 && first->device.kind == base::Device::Kind::cpu && !free_number))
       first = meta;
     else if (meta->device != first->device && !free_number)
-      fail("{}: operands on different devices: {} and {}", call.op.name, to_string(*first), to_string(*meta));
+      fail("{}: operands on different devices: {} on {} and {} on {}; move one of them with to()", call.op.name, operand(*first),
+           base::to_string(first->device), operand(*meta), base::to_string(meta->device));
   }
   return first ? first->device : base::Device{};
 }
@@ -217,7 +235,7 @@ std::vector<Meta> inferred(OpDef const& op, std::span<Meta const* const> in, std
   Inference call{op, attrs, in, scalars, {}};
   check_operands(call);
   check_attributes(op, attrs);
-  auto const device = common_device(call);
+  auto const device = op.kind == Kind::host ? base::Device{} : common_device(call);  // copy_ moves between devices
   if (op.infer)
     op.infer(call);
   else if (op.geometry)
@@ -229,6 +247,12 @@ std::vector<Meta> inferred(OpDef const& op, std::span<Meta const* const> in, std
   return std::move(call.out);
 }
 }  // namespace
+
+DType default_dtype() { return wanted_default; }
+void set_default_dtype(DType dtype) {
+  if (!base::is_real(dtype)) fail("the default dtype must be floating, not {}", base::info(dtype).name);
+  wanted_default = dtype;
+}
 
 std::vector<Meta> infer(OpDef const& op, std::span<Meta const* const> in, std::span<Scalar const> scalars, Attrs const& attrs) {
   return named(op, [&] {
@@ -263,7 +287,7 @@ DType result_type(Inference const& call) {
     ranks.push_back(meta ? meta->rank() : -1);
   }
   auto const type = common_type(dtypes, ranks, call.scalars);
-  return call.op.types == Types::real && !base::is_real(type) ? DType::f32 : type;
+  return call.op.types == Types::real && !base::is_real(type) ? default_dtype() : type;
 }
 
 DType common_type(std::span<DType const> dtypes, std::span<int const> ranks, std::span<Scalar const> scalars) {
@@ -274,7 +298,7 @@ DType common_type(std::span<DType const> dtypes, std::span<int const> ranks, std
     DType const type = ranks[k] < 0 ? dtype_of(scalars[k]) : dtypes[k];
     group = group ? base::promote(*group, type) : type;
   }
-  return combine(groups[0], combine(groups[1], groups[2])).value_or(DType::f32);
+  return combine(groups[0], combine(groups[1], groups[2])).value_or(default_dtype());
 }
 
 std::vector<Meta> measure(OpDef const& op, std::span<Strided const> in, std::span<Scalar const> scalars, Attrs const& attrs, base::Device device) {

@@ -62,6 +62,9 @@ struct View;
 
 enum class Kind : std::uint8_t { pointwise, reduction, contraction, normalise, scan, sort, gather, view, creation, random, collective, host };
 enum class Monoid : std::uint8_t { none, sum, avg, max, min, prod, norm, lse };
+/// The dtype of this thread's floating results that no operand decides (f32 at first): of a real number beside whole tensors, of a whole tensor divided.
+base::DType default_dtype();
+void set_default_dtype(base::DType dtype);
 /// What the arithmetic needs: `low` gains from small floats with a wide accumulator, `wide` wants f32, `any` runs in what it is given.
 enum class Precision : std::uint8_t { any, low, wide };
 /// The result's dtype: `promote` the operands', `real` likewise but floating, `boolean`, `first` operand's, `index` i64, `custom` by infer.

@@ -83,7 +83,7 @@ void infer_arange(Inference& call) {
     if (!(exact >= 0 && exact < 9e15)) fail("arange: {} to {} has no count of steps of {}", start, end, step);
     count = static_cast<std::int64_t>(exact);
   }
-  DType const dtype = wish.value != absent ? static_cast<DType>(wish.value) : whole_numbers(n) ? DType::i64 : DType::f32;
+  DType const dtype = wish.value != absent ? static_cast<DType>(wish.value) : whole_numbers(n) ? DType::i64 : default_dtype();
   call.out.push_back(contiguous_meta(dtype, reader.device(), Dims{count}));
 }
 void evaluate_arange(Kernel const& kernel) {

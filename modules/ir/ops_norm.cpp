@@ -33,7 +33,7 @@ void along_dim(Body& body) {
   Dim const d = reader.number();
   base::wrap_dim("softmax", d.value, std::max(body.x().rank(), 1));
   auto const x = body.x();
-  DType const type = wish_or(reader, base::is_real(x.meta().dtype) ? x.meta().dtype : DType::f32);
+  DType const type = wish_or(reader, base::is_real(x.meta().dtype) ? x.meta().dtype : default_dtype());
   body.out.push_back(cast(rule(widened(type == x.meta().dtype ? x : cast(x, type)), d), type));
 }
 

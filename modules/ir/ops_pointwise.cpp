@@ -122,13 +122,17 @@ constinit const OpDef logical_not{.name = "logical_not", .kind = Kind::pointwise
 constinit const OpDef to{.name = "to", .kind = Kind::pointwise, .signature = "Tensor input, dtype dtype", .terms = "a", .mono = "+", .types = Types::custom,
     .element = {[](R x, R) { return x[0]; }, identity}, .source = "{0}", .vjp = [](Vjp& v) { v.grad(0) = v.g(); },
     .infer = [](Inference& call) { call.out.push_back(contiguous_meta(AttrReader{call.attrs}.dtype(), call.x().device, call.x().sizes)); }};
+constinit const OpDef to_device{.name = "to_device", .kind = Kind::pointwise, .signature = "Tensor input, device device", .terms = "a", .mono = "+", .copy = true,
+    .element = {[](R x, R) { return x[0]; }, identity}, .source = "{0}",
+    .vjp = [](Vjp& v) { v.grad(0) = call(to_device, {v.g()}, Attrs{}.with(v.x().meta().device)); },
+    .infer = [](Inference& call) { call.out.push_back(contiguous_meta(call.x().dtype, AttrReader{call.attrs}.device(), call.x().sizes)); }};
 constinit const OpDef clone{.name = "clone", .kind = Kind::pointwise, .signature = "Tensor input", .terms = "a", .mono = "+", .copy = true,
     .element = {[](R x, R) { return x[0]; }, identity}, .source = "{0}", .vjp = [](Vjp& v) { v.grad(0) = v.g(); }};
 
 namespace {
 constexpr std::array rows{
     &neg, &abs, &exp, &expm1, &log, &log1p, &log2, &sqrt, &rsqrt, &reciprocal, &sin, &cos, &tanh, &sigmoid, &relu, &erf, &sign, &floor, &ceil, &round,
-    &trunc, &square, &gelu, &silu, &softplus, &leaky_relu, &isnan, &logical_not, &to, &clone};
+    &trunc, &square, &gelu, &silu, &softplus, &leaky_relu, &isnan, &logical_not, &to, &to_device, &clone};
 }
 // clang-format on
 std::span<OpDef const* const> pointwise_rows() { return rows; }

@@ -68,14 +68,14 @@ base::DType promoted(Body const& body) {
     scalars.push_back(x.input.scalar);
   }
   auto const type = common_type(dtypes, ranks, scalars);
-  return base::is_real(type) ? type : base::DType::f32;
+  return base::is_real(type) ? type : default_dtype();
 }
 }  // namespace
 Var tensor_of(Body const& body, int k) {
   Var const x = body.x(k), like = first_tensor(body);
   if (x.is_tensor() || !x) return x;
   bool const real = x.input.scalar.kind == ScalarKind::real;
-  return as_tensor(x, like, real && !base::is_real(like.meta().dtype) ? base::DType::f32 : like.meta().dtype);
+  return as_tensor(x, like, real && !base::is_real(like.meta().dtype) ? default_dtype() : like.meta().dtype);
 }
 std::vector<Var> wide_operands(Body const& body) {
   auto const type = promoted(body) == base::DType::f64 ? base::DType::f64 : base::DType::f32;
