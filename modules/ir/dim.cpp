@@ -62,7 +62,7 @@ Dim arithmetic(Dim a, Dim b, Symbolic symbolic, Plain plain) {
   return Dim(plain(a.value, b.value));
 }
 bool decided(Dim a, Relation relation, Dim b, base::At at) {
-  return current_symbols ? current_symbols->decide(a, relation, b, at) : holds(a.value, relation, b.value);
+  return (a.node >= 0 || b.node >= 0) && current_symbols ? current_symbols->decide(a, relation, b, at) : holds(a.value, relation, b.value);
 }
 }  // namespace
 

@@ -4,7 +4,7 @@ import std;
 import tenon.base;
 
 namespace tenon::ir::ops {
-extern OpDef const slice_scatter, copy_;  // as ops_layout.cpp declares them
+extern OpDef const slice_scatter;  // as ops_layout.cpp declares it
 }
 
 namespace tenon::ir {
@@ -114,6 +114,14 @@ Var written(Node const& by, Var parent, Var content) {
   return choose(back(by, parent, ones), back(by, parent, content), parent);
 }
 
+}  // namespace
+
+int write_through(Graph& graph, ViewCall const& by, int parent, int content, base::At at) {
+  GraphEmit emit(graph, at);
+  return written(Node{.op = &by.op, .attrs = by.attrs, .at = at}, Var(emit, parent), Var(emit, content)).input.value;
+}
+
+namespace {
 // -- memory ---------------------------------------------------------------------------------------------------------------------------------
 
 // Where a value lies: a root owns its memory; a view is what node `by` makes of `parent`.

@@ -3,17 +3,16 @@ import std;
 import tenon.base;
 
 namespace tenon::ir {
-using base::ensure;
 using base::fail;
 
 namespace {
 Value const& at(Graph const& graph, int value) { return graph.values[static_cast<std::size_t>(value)]; }
 
 std::vector<Meta> infer_node(Graph const& graph, OpDef const& op, std::span<Input const> inputs, Attrs const& attrs) {
-  std::vector<Meta const*> in;
-  std::vector<Scalar> scalars;
+  base::InlineVector<Meta const*, 4> in;
+  base::InlineVector<Scalar, 4> scalars;
   for (auto const& input : inputs) {
-    ensure(input.value < static_cast<int>(graph.values.size()), std::format("{}: operand %{} is not made yet", op.name, input.value));
+    if (std::cmp_greater_equal(input.value, graph.values.size())) throw base::Bug(std::format("{}: operand %{} is not made yet", op.name, input.value));
     in.push_back(input.value < 0 ? nullptr : at(graph, input.value).meta.get());
     scalars.push_back(input.scalar);
   }
@@ -33,8 +32,8 @@ int Graph::add(OpDef const& op, std::vector<Input> in, Attrs attrs, base::At pla
   auto results = infer_node(*this, op, in, attrs);
   int const first = static_cast<int>(values.size());
   for (std::size_t k = 0; k < results.size(); ++k)
-    values.push_back({MetaRef(new Meta(std::move(results[k]))), static_cast<int>(nodes.size()), static_cast<int>(k), {}});
-  nodes.push_back({&op, std::move(in), std::move(attrs), first, static_cast<int>(results.size()), place});
+    values.emplace_back(MetaRef(new Meta(std::move(results[k]))), static_cast<int>(nodes.size()), static_cast<int>(k));
+  nodes.emplace_back(&op, std::move(in), std::move(attrs), first, static_cast<int>(results.size()), place);
   return first;
 }
 

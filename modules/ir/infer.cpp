@@ -4,7 +4,6 @@ import tenon.base;
 
 namespace tenon::ir {
 using base::DType;
-using base::ensure;
 using base::fail;
 
 namespace {
@@ -85,7 +84,7 @@ Dims equation_sizes(Inference const& call) {
   std::vector<Meta const*> metas;
   std::ranges::copy_if(call.in, std::back_inserter(metas), [](Meta const* meta) { return meta != nullptr; });
   auto const equation = parse_equation(equation_of(call.op, call.attrs, call.in));
-  ensure(equation.results.size() == 1, std::format("{}: only one result is inferred from an equation", call.op.name));
+  if (equation.results.size() != 1) throw base::Bug(std::format("{}: only one result is inferred from an equation", call.op.name));
   std::map<std::string, Dim> bound;
   for (std::size_t k = 0; k < metas.size(); ++k) {
     auto const& factors = equation.operands.at(k);
@@ -104,7 +103,7 @@ Dims equation_sizes(Inference const& call) {
       continue;
     }
     auto const found = bound.find(factor.letters);
-    ensure(found != bound.end(), std::format("{}: size of new dim {} needs an infer rule", call.op.name, factor.letters));
+    if (found == bound.end()) throw base::Bug(std::format("{}: size of new dim {} needs an infer rule", call.op.name, factor.letters));
     sizes.push_back(found->second);
   }
   return sizes;
@@ -211,7 +210,8 @@ void check_attributes(OpDef const& op, Attrs const& attrs) {
       default:
         ++ints;
     }
-  base::ensure(complete && ints == attrs.ints.size() && nums == attrs.nums.size(), std::format("a call of {} gives every attribute", op.name));
+  if (complete && ints == attrs.ints.size() && nums == attrs.nums.size()) return;
+  throw base::Bug(std::format("a call of {} does not give every attribute", op.name));
 }
 }  // namespace
 
@@ -228,6 +228,10 @@ bool depends_on_elements(Meta const& meta) {
   return std::ranges::any_of(meta.sizes, [](Dim size) { return size.value == absent; });
 }
 void check_size(Meta const& meta) {
+  std::int64_t count = 1;
+  bool good = true;
+  for (auto size : meta.sizes) good = good && size.value >= 0 && !__builtin_mul_overflow(count, size.value, &count);
+  if (good && count <= std::numeric_limits<std::int64_t>::max() / 16) return;
   if (base::numel(values(meta.sizes)) > std::numeric_limits<std::int64_t>::max() / 16) fail("a result {} is too large", base::to_string(values(meta.sizes)));
 }
 // The results as the row has them: a size that depends on elements is `absent`.
@@ -280,8 +284,8 @@ DType result_type(Inference const& call) {
     case Types::real:
       break;
   }
-  std::vector<DType> dtypes;
-  std::vector<int> ranks;
+  base::InlineVector<DType, 4> dtypes;
+  base::InlineVector<int, 4> ranks;
   for (auto const* meta : call.in) {
     dtypes.push_back(meta ? meta->dtype : DType::f32);
     ranks.push_back(meta ? meta->rank() : -1);

@@ -333,7 +333,8 @@ constinit const OpDef detach{.name = "detach", .kind = Kind::view, .signature = 
     .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) { return letters(in[0]->rank()) + "->" + letters(in[0]->rank()); }}, .terms = "a", .mono = "+",
     .copy = true, .types = Types::first, .cost = 0, .source = "{0}", .geometry = same_place};
 constinit const OpDef copy_{.name = "copy_", .kind = Kind::host, .signature = "Tensor input, Tensor src",  // writes src into the memory of input, and is input
-    .equation = {.build = copy_equation}, .terms = "-a", .mono = ".+", .types = Types::first, .geometry = same_place, .infer = infer_copy, .evaluate = evaluate_copy};
+    .equation = {.build = copy_equation}, .terms = "-a", .mono = ".+", .types = Types::first,
+    .vjp = [](Vjp& v) { v.grad(1) = sum_to(v.g(), v.x(1).meta().sizes); }, .geometry = same_place, .infer = infer_copy, .evaluate = evaluate_copy};
 
 namespace {
 constexpr std::array rows{&movedim, &broadcast_to, &ravel, &unflatten, &hstack, &vstack, &dstack, &column_stack, &repeat, &tile, &repeat_interleave, &flip, &fliplr, &flipud, &rot90,

@@ -71,6 +71,16 @@ struct Functional {
 /// Turns writes into values: later reads of the memory, through any view, see the new ones. Different inputs must not share memory.
 Functional functionalize(Graph const& graph);
 
+/// A call of an op with a geometry.
+struct ViewCall {
+  OpDef const& op;
+  Attrs const& attrs;
+};
+/// Adds what the parent holds after its view `by` got `content`, as a value of the graph: the step of functionalize for one view.
+int write_through(Graph& graph, ViewCall const& by, int parent, int content, base::At at);
+/// Whether two elements may lie in one place of memory.
+bool overlaps(Dims const& sizes, Dims const& strides);
+
 // -- gradients ------------------------------------------------------------------------------------------------------------------------------
 
 /// Forward outputs, then gradients of `wrt`; inputs are those of the forward graph, then a cotangent for each real output.
@@ -102,8 +112,6 @@ namespace tenon::ir {  // for passes
 /// Neither random nor on the host: equal calls have equal results, and an unused one may go.
 bool pure(OpDef const& op);
 bool same_meta(Symbols const& symbols, Meta const& a, Meta const& b);
-/// Whether two elements may lie in one place of memory.
-bool overlaps(Dims const& sizes, Dims const& strides);
 /// Error naming the first write: most passes reorder or merge reads.
 void need_no_writes(Graph const& graph, std::string_view pass);
 /// Emits into a graph: rules see values as ids.

@@ -38,7 +38,7 @@ extern const OpDef softmax, log_softmax, logsumexp, var, stddev, layer_norm, rms
 // ops_loss.cpp
 extern const OpDef cross_entropy, nll_loss, mse_loss;
 // ops_special.cpp
-extern const OpDef to_device;
+extern const OpDef to_device, copy_;
 extern const OpDef atan2, hypot, copysign, cosh, xlogy;
 // ops_activation.cpp
 extern const OpDef hardtanh, logsigmoid;

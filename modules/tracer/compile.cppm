@@ -8,6 +8,7 @@ import :interpreter;
 import :leaves;
 import :ops;
 import :segment;
+import :capture;
 
 export namespace tenon::tracer {
 
@@ -46,11 +47,12 @@ class Compiled {
       Path const all{nullptr, "args"};
       (each_leaf(args, Path{&all, {}, index++}, visit), ...);
     };
-    Arguments arguments;
+    Session session(*state_);
+    Arguments& arguments = session.arguments();
     auto gather = [&](Path const&, auto& leaf) {
       using Leaf = std::remove_cvref_t<decltype(leaf)>;
       if constexpr (std::is_same_v<Leaf, Tensor>) {
-        if (leaf.defined()) arguments.tensors.push_back({leaf.impl(), leaf.impl()->id});
+        if (leaf.defined()) arguments.tensors.push_back({leaf.impl(), leaf.impl()->id, leaf.requires_grad()});
       } else if constexpr (std::is_same_v<Leaf, bool>) {
         arguments.values.push_back({leaf ? "true" : "false"});
       } else if constexpr (std::is_same_v<Leaf, Length>) {
@@ -59,17 +61,22 @@ class Compiled {
         arguments.values.push_back({{}, static_cast<std::int64_t>(leaf)});
       } else if constexpr (!std::is_arithmetic_v<Leaf>) {
         arguments.values.push_back({std::string(std::string_view(leaf))});
+      } else if (state_->options.pure) {  // replay compares numbers where they are used
+        if constexpr (std::is_integral_v<Leaf>)
+          arguments.values.push_back({{}, static_cast<std::int64_t>(leaf)});
+        else
+          arguments.values.push_back({std::format("{}", leaf), std::bit_cast<std::int64_t>(static_cast<double>(leaf))});
       }
     };
     each(gather);
-    auto const names = [&each](bool tensors) {
+    auto const names = [&each, this](bool tensors) {
       std::vector<std::string> list;
       auto name = [&](Path const& path, auto& leaf) {
         using Leaf = std::remove_cvref_t<decltype(leaf)>;
         if constexpr (std::is_same_v<Leaf, Tensor>) {
           if (tensors && leaf.defined()) list.push_back(path.text());
-        } else if constexpr (std::is_same_v<Leaf, bool> || !std::is_arithmetic_v<Leaf>) {
-          if (!tensors) list.push_back(path.text());
+        } else if (!tensors && (std::is_same_v<Leaf, bool> || !std::is_arithmetic_v<Leaf> || state_->options.pure)) {
+          list.push_back(path.text());
         }
       };
       each(name);
@@ -77,7 +84,7 @@ class Compiled {
     };
     arguments.names = std::ref(names);
     if constexpr (HasFields<F>) arguments.own = {&fn_, [](void const* fn) { return named_tensors(*static_cast<F const*>(fn)); }};
-    Session session(*state_, std::move(arguments));
+    session.begin();
     auto const run = [&]() -> Result {
       try {
         return std::invoke(fn_, args...);
@@ -90,10 +97,31 @@ class Compiled {
       run();
       session.finish();
     } else {
+      constexpr bool repeatable = std::copy_constructible<Result> && !std::is_reference_v<Result> && knows_tensors<Result>();
+      if constexpr (repeatable)
+        if (state_->options.pure) return pure_call<Result>(session, run);
       Result result = run();
       session.finish();
-      return static_cast<Result>(result);
+      if constexpr (std::is_reference_v<Result>)
+        return static_cast<Result>(result);
+      else
+        return result;
     }
+  }
+  template <class Result>
+  static Result pure_call(Session& session, auto const& run) {
+    std::vector<Tensor> leaves;
+    if (auto const kept = session.pure_result(leaves)) {
+      Result result = *static_cast<Result const*>(kept.get());
+      each_tensor(result, [&, next = std::size_t{0}](Tensor& leaf) mutable { leaf = std::move(leaves[next++]); });
+      return result;
+    }
+    Result result = run();
+    auto kept = std::make_shared<Result>(result);
+    std::vector<Ref<Impl>> made;
+    each_tensor(*kept, [&](Tensor& leaf) { made.push_back(std::exchange(leaf, Tensor()).ref()); });
+    session.finish_pure(std::move(made), std::move(kept));
+    return result;
   }
   F const& function() const { return fn_; }
   State& state() const { return *state_; }

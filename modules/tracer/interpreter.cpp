@@ -15,7 +15,7 @@ thread_local std::array<Interpreter*, 5> active{};  // by rank; autograd and eag
 struct Eager final : Interpreter {
   void bind(Call const& call, int, std::span<Tensor> results) override {
     auto const& op = call.op;
-    if (&op == &copy_row) {
+    if (is_write(op)) {
       Impl& target = *call.operands[0].impl;
       check(call);
       Impl const& source = *call.operands[1].impl;
@@ -99,20 +99,16 @@ void check_given(ir::OpDef const& op, std::size_t operand) {
     return;
   }
 }
-base::InlineVector<Operand, 4> operands_of(ir::OpDef const& op, std::span<Arg const> operands) {
-  base::InlineVector<Operand, 4> list;
-  for (auto const& arg : operands) {
-    if (!arg.impl && arg.scalar.kind == ir::ScalarKind::none) check_given(op, list.size());
-    list.push_back({arg.impl, arg.scalar});
-  }
-  return list;
+void check_given(ir::OpDef const& op, std::span<Arg const> operands) {
+  for (std::size_t k = 0; k < operands.size(); ++k)
+    if (!operands[k].impl && operands[k].scalar.kind == ir::ScalarKind::none) check_given(op, k);
 }
 }  // namespace
 
 Tensor apply(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at) {
   constexpr int top = static_cast<int>(Rank::autocast);
-  auto const list = operands_of(op, operands);
-  Call const call{op, list, attrs, at};
+  check_given(op, operands);
+  Call const call{op, operands, attrs, at};
   if (runs_as_body(op)) return std::move(run_body(call, top)[0]);
   Tensor result;
   dispatch(call, top, {&result, 1});
@@ -121,8 +117,8 @@ Tensor apply(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const
 
 std::vector<Tensor> apply_all(ir::OpDef const& op, std::span<Arg const> operands, ir::Attrs const& attrs, At at) {
   constexpr int top = static_cast<int>(Rank::autocast);
-  auto const list = operands_of(op, operands);
-  Call const call{op, list, attrs, at};
+  check_given(op, operands);
+  Call const call{op, operands, attrs, at};
   if (runs_as_body(op)) return run_body(call, top);
   std::vector<Tensor> results(op.results);
   dispatch(call, top, results);

@@ -7,11 +7,13 @@ import :tensor;
 
 export namespace tenon::tracer {
 
-/// An operand of an operator: a tensor or a number, with the place where it was written. It lives no longer than the tensor that it names.
+/// An operand: a tensor or, with a null impl, a number; with the place where it was written. It lives no longer than the tensor that it names.
 struct Arg {
   Impl* impl = nullptr;
   Scalar scalar{};
-  At at;
+  At at{};
+  Arg() = default;
+  inline Arg(Impl* tensor, Scalar number) : impl(tensor), scalar(number) {}
   inline Arg(Tensor const& tensor, At place = At::current()) : impl(tensor.impl()), at(place) {}
   template <class T>
     requires std::is_arithmetic_v<T>
@@ -21,11 +23,8 @@ struct Arg {
   inline Arg(Number const& number, At place = At::current()) : impl(number.lazy.get()), scalar(number.value), at(place) {}
 };
 
-/// One call on its way through the interpreters; an operand with a null impl is its scalar.
-struct Operand {
-  Impl* impl = nullptr;
-  Scalar scalar{};
-};
+using Operand = Arg;
+/// One call on its way through the interpreters.
 struct Call {
   ir::OpDef const& op;
   std::span<Operand const> operands;

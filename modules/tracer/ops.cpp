@@ -21,6 +21,7 @@ Tensor clamp(Tensor const& x, std::optional<double> min, std::optional<double> m
   return apply(ops::clamp, {x}, Attrs{}.with_num(optional(min)).with_num(optional(max)), at);
 }
 Tensor to(Tensor const& x, DType dtype, At at) { return x.dtype() == dtype ? x : apply(ops::to, {x}, Attrs{}.with(dtype), at); }
+Tensor to(Tensor const& x, base::Device device, At at) { return x.device() == device ? x : apply(ops::to_device, {x}, Attrs{}.with(device), at); }
 Tensor contiguous(Tensor const& x, At at) { return x.is_contiguous() ? x : clone(x, at); }
 
 Tensor sum(Tensor const& x, DimList const& dims, bool keepdim, At at) { return apply(ops::sum, {x}, reduced(dims, keepdim).with(Dim(ir::absent)), at); }

@@ -47,6 +47,8 @@ inline Tensor gelu(Tensor const& x, Gelu form = Gelu::exact, At at = At::current
 }
 Tensor clamp(Tensor const& x, std::optional<double> min, std::optional<double> max = {}, At at = At::current());
 Tensor to(Tensor const& x, DType dtype, At at = At::current());
+/// x itself if it is there, else a copy on the device.
+Tensor to(Tensor const& x, base::Device device, At at = At::current());
 inline Tensor clone(Tensor const& x, At at = At::current()) { return apply(ir::ops::clone, {x}, {}, at); }
 /// x itself if it is row-major, else a row-major copy.
 Tensor contiguous(Tensor const& x, At at = At::current());
@@ -119,19 +121,19 @@ struct UniqueOptions {
 Unique unique(Tensor const& x, UniqueOptions options = {}, At at = At::current());
 
 /// A tensor of these elements, copied from the host.
-Tensor tensor(std::span<double const> elements, DimList const& sizes, DType dtype = DType::f32);
-Tensor tensor(std::initializer_list<double> elements, DType dtype = DType::f32);
+Tensor tensor(std::span<double const> elements, DimList const& sizes, DType dtype = ir::default_dtype());
+Tensor tensor(std::initializer_list<double> elements, DType dtype = ir::default_dtype());
 /// A tensor of these integers (i64).
 Tensor index_tensor(std::span<std::int64_t const> elements, DimList const& sizes);
 /// A copy of an entry of a safetensors file.
 Tensor from_file(base::FileTensor const& entry);
-Tensor full(DimList const& sizes, Scalar value, DType dtype = DType::f32, At at = At::current());
-inline Tensor zeros(DimList const& sizes, DType dtype = DType::f32, At at = At::current()) { return full(sizes, 0.0, dtype, at); }
-inline Tensor ones(DimList const& sizes, DType dtype = DType::f32, At at = At::current()) { return full(sizes, 1.0, dtype, at); }
+Tensor full(DimList const& sizes, Scalar value, DType dtype = ir::default_dtype(), At at = At::current());
+inline Tensor zeros(DimList const& sizes, DType dtype = ir::default_dtype(), At at = At::current()) { return full(sizes, 0.0, dtype, at); }
+inline Tensor ones(DimList const& sizes, DType dtype = ir::default_dtype(), At at = At::current()) { return full(sizes, 1.0, dtype, at); }
 Tensor arange(Scalar start, Scalar end, Scalar step = 1, At at = At::current());
 /// Elements from this thread's generator, in the order of the calls whatever runs them.
-Tensor rand(DimList const& sizes, DType dtype = DType::f32, At at = At::current());
-Tensor randn(DimList const& sizes, DType dtype = DType::f32, At at = At::current());
+Tensor rand(DimList const& sizes, DType dtype = ir::default_dtype(), At at = At::current());
+Tensor randn(DimList const& sizes, DType dtype = ir::default_dtype(), At at = At::current());
 Tensor randint(std::int64_t low, std::int64_t high, DimList const& sizes, At at = At::current());
 Tensor randperm(Dim n, At at = At::current());
 /// Starts this thread's generator anew.

@@ -20,8 +20,8 @@ void Session::Data::start_recording() {
   over_limit = false;
   draft = std::make_unique<Segment>();
   draft->guards.settings = began_with;
-  draft->graph.name = state.options.name;
-  if (site == &state.root) {
+  draft->graph.name = state().options.name;
+  if (site == &state().root) {
     if (names_of_values.empty()) names_of_values = arguments.names(false);
     for (std::size_t k = 0; k < arguments.values.size(); ++k) draft->guards.values.push_back({name_at(names_of_values, k), arguments.values[k]});
   }
@@ -32,10 +32,12 @@ void Session::Data::start_recording() {
   origins.clear();
   current.clear();
   versions.clear();
-  frame = {};
+  frame = std::make_unique<Frame>();
+  reason = why(misfit);
   newest = site->first.load(std::memory_order_acquire);
   began = std::chrono::steady_clock::now();
   module_calls.clear();
+  marked.clear();
   if (own_names.empty() && arguments.own.second)
     for (auto const& [name, tensor] : arguments.own.second(arguments.own.first))
       if (tensor.defined()) own_names.try_emplace(tensor.impl()->id, name);
@@ -52,22 +54,23 @@ bool Session::Data::at_limit(Call const& call) {
     auto const first = std::ranges::find_if(s->events, [](Event const& e) { return e.op != nullptr; });
     same += first != s->events.end() && first->op == &call.op && first->at.line == call.at.line && first->at.column == call.at.column;
   }
-  if (same < state.options.recompile_limit && all < 256) return false;
-  if (state.options.fullgraph)
-    fail("{}: fullgraph: the recompile limit of {} is reached; the last state differed in: {}", state.options.name, state.options.recompile_limit, reason.text);
+  if (same < state().options.recompile_limit && all < 256) return false;
+  if (state().options.fullgraph)
+    fail("{}: fullgraph: the recompile limit of {} is reached; the last state differed in: {}", state().options.name, state().options.recompile_limit,
+         reason.text);
   if (!site->limited)
-    base::log("recompiles", "{}: the recompile limit of {} is reached, new states run eagerly; the last one differed in: {}", state.options.name,
-              state.options.recompile_limit, reason.text);
+    base::log("recompiles", "{}: the recompile limit of {} is reached, new states run eagerly; the last one differed in: {}", state().options.name,
+              state().options.recompile_limit, reason.text);
   {
-    std::scoped_lock const lock(state.mutex);
+    std::scoped_lock const lock(state().mutex);
     auto const known =
-        std::ranges::find_if(state.limits, [&](Limit const& limit) { return limit.at.line == call.at.line && limit.at.column == call.at.column; });
-    auto& limit = known == state.limits.end() ? state.limits.emplace_back(call.at) : *known;
+        std::ranges::find_if(state().limits, [&](Limit const& limit) { return limit.at.line == call.at.line && limit.at.column == call.at.column; });
+    auto& limit = known == state().limits.end() ? state().limits.emplace_back(call.at) : *known;
     limit.reason = reason;
     ++limit.calls;
   }
   site->limited = true;
-  ++state.eager_calls;
+  ++state().eager_calls;
   return true;
 }
 
@@ -78,12 +81,15 @@ std::int32_t Session::Data::input_slot(Impl& impl, At at) {
   slot.input = true;
   slot.guard = static_cast<std::int32_t>(draft->guards.tensors.size());
   slot.root = index;
-  if (auto const found = argument_of.find(impl.id); found != argument_of.end()) slot.argument = found->second;
+  if (auto const found = argument_of.find(impl.id); found != argument_of.end()) {
+    slot.argument = found->second;
+    slot.needed_grad = arguments.tensors[static_cast<std::size_t>(slot.argument)].needs_grad;
+  }
 
   // Which sizes vary: those that an earlier segment or call saw with another value, or all of at least 2.
   auto const& sizes = impl.meta->sizes;
-  std::vector<bool> varies(sizes.size(), state.options.dynamic == Dynamic::always);
-  if (state.options.dynamic == Dynamic::automatic) {
+  std::vector<bool> varies(sizes.size(), state().options.dynamic == Dynamic::always);
+  if (state().options.dynamic == Dynamic::automatic) {
     auto const compare = [&](Dims const& earlier) {
       if (earlier.size() != sizes.size()) return;
       for (std::size_t d = 0; d < sizes.size(); ++d) varies[d] = varies[d] || earlier[d].node >= 0 || earlier[d].value != sizes[d].value;
@@ -93,18 +99,25 @@ std::int32_t Session::Data::input_slot(Impl& impl, At at) {
       if (earlier.input && earlier.argument == slot.argument) compare(earlier.meta->sizes);
     }
     if (slot.argument >= 0) {
-      std::scoped_lock const lock(state.mutex);
+      std::scoped_lock const lock(state().mutex);
       for (auto const& seen : site->seen[slot.argument]) compare(DimList(seen));
     }
   }
+  auto const mark = [&](std::size_t d) { return impl.marks && d < impl.marks->dims.size() ? impl.marks->dims[d] : Marks::Mark{}; };
   Dims symbolic = sizes;
   bool any = false;
   for (std::size_t d = 0; d < sizes.size(); ++d) {
-    if (!varies[d] || sizes[d].value < 2) continue;
+    if (mark(d).dynamic && sizes[d].value >= 2) {  // a symbol of its own, never shared with an equal size
+      any = true;
+      symbolic[d] = marked_symbol(mark(d), slot.guard, static_cast<int>(d), sizes[d].value, at);
+      continue;
+    }
+    if (!varies[d] || mark(d).fixed || sizes[d].value < 2) continue;
     any = true;
     symbolic[d] = Dim(sizes[d].value);
     for (int number = 0; std::cmp_less(number, symbols.names().size()); ++number)  // equal sizes share a symbol
-      if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == sizes[d].value)
+      if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == sizes[d].value &&
+          std::ranges::find(marked, number, &Marked::symbol) == marked.end())
         symbolic[d] = symbols.whole_symbol(number);
     if (symbolic[d].node < 0) symbolic[d] = symbols.symbol(sizes[d].value);
   }
@@ -130,7 +143,7 @@ std::int32_t Session::Data::input_slot(Impl& impl, At at) {
   versions.push_back(0);
   origins.emplace_back();
   draft->slots.push_back(std::move(slot));
-  frame.slots.push_back(Ref<Impl>(&impl));
+  frame->slots.push_back(Ref<Impl>(&impl));
   return index;
 }
 
@@ -139,16 +152,11 @@ std::int32_t Session::Data::slot_for(Impl& impl, At at) {
   auto const index = input_slot(impl, at);
   Event event;
   event.slots.push_back(index);
-  event.scalars.emplace_back();
+  event.scalars.push_back({});
   event.constraints = static_cast<std::int32_t>(draft->graph.symbols.constraints.size());
   event.at = at;
   draft->events.push_back(std::move(event));
   return index;
-}
-
-bool Session::Data::is_view_slot(Impl const& impl) const {
-  auto const found = slot_of.find(impl.id);
-  return found != slot_of.end() && draft->slots[static_cast<std::size_t>(found->second)].root != found->second;
 }
 
 // The graph value of a slot now: a view is derived anew from its parent when the memory was written since.
@@ -157,7 +165,7 @@ std::int32_t Session::Data::value_of(std::int32_t index) {
   auto const root = static_cast<std::size_t>(draft->slots[place].root);
   auto& origin = origins[place];
   if (origin.parent >= 0 && origin.version != versions[root]) {
-    current[place] = draft->graph.add(*origin.op, {ir::Input{value_of(origin.parent), {}}}, origin.attrs);
+    current[place] = draft->graph.add(*origin.op, {ir::Input{value_of(origin.parent), {}}}, *origin.attrs);
     origin.version = versions[root];
   }
   return current[place];
@@ -171,7 +179,7 @@ Dim Session::Data::generalised(Type type, Dim const* earlier, Dim now) {
   if (now.node >= 0 && may_vary) return now;
   now = Dim(now.value);
   bool const special = now.value < 0 || now.value == std::numeric_limits<std::int64_t>::max();
-  if (!may_vary || special || !earlier || state.options.dynamic == Dynamic::never) return now;
+  if (!may_vary || special || !earlier || state().options.dynamic == Dynamic::never) return now;
   if (earlier->node < 0 && earlier->value == now.value) return now;
   for (int number = 0; std::cmp_less(number, symbols.names().size()); ++number)  // a guess: a wrong one costs a segment, never a result
     if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == now.value) return symbols.whole_symbol(number);
@@ -184,10 +192,10 @@ Scalar Session::Data::generalised(Scalar const* earlier, Scalar const& now) {
     Dim const dim = symbols.own(Dim(now.whole, now.node, now.owner));
     if (dim.node >= 0) return Scalar(dim);
     Dim const before = earlier && earlier->kind == now.kind ? Dim(earlier->whole, earlier->node, earlier->owner) : dim;
-    if (dim.value < 0 && before.value != dim.value && state.options.dynamic != Dynamic::never) return Scalar(symbols.index_symbol(dim.value));
+    if (dim.value < 0 && before.value != dim.value && state().options.dynamic != Dynamic::never) return Scalar(symbols.index_symbol(dim.value));
     return Scalar(generalised(Type::size, &before, dim));
   }
-  if (!earlier || earlier->kind != now.kind || state.options.dynamic == Dynamic::never) return Scalar(now.real);
+  if (!earlier || earlier->kind != now.kind || state().options.dynamic == Dynamic::never) return Scalar(now.real);
   return earlier->node < 0 && same_value(*earlier, Scalar(now.real)) ? Scalar(now.real) : symbols.real_symbol(now.real);
 }
 
@@ -239,21 +247,27 @@ Ref<Impl> Session::Data::new_result(Event& event, Call const& call, std::int32_t
   if (!result && call.op.geometry)
     if (auto view = view_of(*call.operands[0].impl, call.op, call.attrs)) result = view->ref();
   if (!result) {
-    auto plain = base::make_ref<ir::Meta>(*meta);
-    for (auto& size : plain->sizes) size = Dim(size.value);
-    for (auto& stride : plain->strides) stride = Dim(stride.value);
+    auto plain = meta;
+    auto const symbolic = [](Dim dim) { return dim.node >= 0; };
+    if (std::ranges::any_of(meta->sizes, symbolic) || std::ranges::any_of(meta->strides, symbolic)) {
+      auto numbers = base::make_ref<ir::Meta>(*meta);
+      for (auto& size : numbers->sizes) size = Dim(size.value);
+      for (auto& stride : numbers->strides) stride = Dim(stride.value);
+      plain = ir::MetaRef(numbers);
+    }
     auto storage = base::make_ref<Storage>();
-    storage->pending = &self;
-    result = base::make_ref<Impl>(fresh_id(), ir::MetaRef(plain), 0, std::move(storage));
+    storage->pending = self;
+    result = base::make_ref<Impl>(fresh_id(), std::move(plain), 0, std::move(storage));
   }
   event.view = call.op.geometry && result->storage == call.operands[0].impl->storage;
   std::int32_t const root = event.view ? draft->slots[static_cast<std::size_t>(event.slots[0])].root : index;
   draft->slots.push_back({.root = root, .value = value, .meta = meta});
   current.push_back(value);
   versions.push_back(0);
-  origins.push_back(event.view ? Origin{event.slots[0], &call.op, event.attrs, versions[static_cast<std::size_t>(root)]} : Origin{});
+  origins.push_back(event.view ? Origin{event.slots[0], &call.op, std::make_shared<ir::Attrs const>(event.attrs), versions[static_cast<std::size_t>(root)]}
+                               : Origin{});
   slot_of.emplace(result->id, index);
-  frame.slots.push_back(result);
+  frame->slots.push_back(result);
   return result;
 }
 
@@ -285,6 +299,32 @@ std::string_view Session::Data::module_path() {
   return layer->path = ir::intern(path);
 }
 
+// A write gives its slot another value, and through a view each parent up to the memory's own slot.
+void Session::Data::record_write(Event& event, Call const& call, std::int32_t content) {
+  auto& graph = draft->graph;
+  auto const& target = *draft->slots[static_cast<std::size_t>(event.slots[0])].meta;
+  auto const meta = [&](std::int32_t value) -> ir::Meta const& { return *graph.values[static_cast<std::size_t>(value)].meta; };
+  (void)ir::infer(call.op, std::array{&target, &meta(content)}, std::array<Scalar, 2>{}, {});
+  if (meta(content).dtype != target.dtype) content = graph.add(ir::ops::to, {{content, {}}}, ir::Attrs{}.with(target.dtype), call.at);
+  if (meta(content).device != target.device) content = graph.add(ir::ops::to_device, {{content, {}}}, ir::Attrs{}.with(target.device), call.at);
+  if (ir::values(meta(content).sizes) != ir::values(target.sizes))
+    content = graph.add(ir::ops::expand, {{content, {}}}, ir::Attrs{}.with(target.sizes), call.at);
+  std::vector<std::pair<std::size_t, std::int32_t>> now;
+  auto slot = event.slots[0];
+  for (auto const* origin = &origins[static_cast<std::size_t>(slot)]; origin->parent >= 0; origin = &origins[static_cast<std::size_t>(slot)]) {
+    now.emplace_back(slot, content);
+    if (base::numel(ir::values(meta(content).sizes)) > 0)  // else nothing changes
+      content = ir::write_through(graph, {*origin->op, *origin->attrs}, value_of(origin->parent), content, call.at);
+    else
+      content = value_of(origin->parent);
+    slot = origin->parent;
+  }
+  now.emplace_back(slot, content);
+  auto const version = ++versions[static_cast<std::size_t>(slot)];
+  for (auto const& [place, value] : now) current[place] = value, origins[place].version = version;
+  if (draft->slots[static_cast<std::size_t>(slot)].input) draft->slots[static_cast<std::size_t>(slot)].written = draft->writes = true;
+}
+
 void Session::Data::record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted, std::string_view module) {
   auto& graph = draft->graph;
   if (adopted.empty() && std::ranges::none_of(draft->events, [](Event const& event) { return event.op != nullptr; }) && at_limit(call)) {
@@ -302,12 +342,13 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, std::spa
   if (earlier && (earlier->op != &call.op || earlier->slots.size() != call.operands.size())) earlier = nullptr;
   if (!earlier) shadow = nullptr;
   std::vector<ir::Input> in;
+  in.reserve(call.operands.size());
   for (std::size_t k = 0; k < call.operands.size(); ++k) {
     auto const& operand = call.operands[k];
     if (operand.impl) {
       auto const found = slot_of.find(operand.impl->id);
       event.slots.push_back(found != slot_of.end() ? found->second : input_slot(*operand.impl, call.at));
-      event.scalars.emplace_back();
+      event.scalars.push_back({});
       in.push_back({value_of(event.slots[k]), {}});
     } else {
       event.slots.push_back(-1);
@@ -318,18 +359,8 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, std::spa
   }
   event.attrs = generalised(earlier ? &earlier->attrs : nullptr, call);
 
-  if (&call.op == &copy_row) {
-    auto const index = static_cast<std::size_t>(event.slots[0]);
-    auto const& target = *draft->slots[index].meta;
-    (void)ir::infer(copy_row, std::array<ir::Meta const*, 2>{&target, graph.values[static_cast<std::size_t>(in[1].value)].meta.get()}, std::array<Scalar, 2>{},
-                    {});
-    auto const meta_of_source = [&] { return graph.values[static_cast<std::size_t>(in[1].value)].meta; };
-    if (meta_of_source()->dtype != target.dtype) in[1].value = graph.add(ir::ops::to, {in[1]}, ir::Attrs{}.with(target.dtype), call.at);
-    if (ir::values(meta_of_source()->sizes) != ir::values(target.sizes))
-      in[1].value = graph.add(ir::ops::expand, {in[1]}, ir::Attrs{}.with(target.sizes), call.at);
-    current[index] = in[1].value;
-    ++versions[index];
-    if (draft->slots[index].input) draft->slots[index].written = draft->writes = true;
+  if (is_write(call.op)) {
+    record_write(event, call, in[1].value);
     if (adopted.empty()) {
       ++call.operands[0].impl->storage->version;
       written.insert(call.operands[0].impl->storage.get());

@@ -5,7 +5,6 @@ import tenon.ir;
 import tenon.guards;
 import :tensor;
 import :interpreter;
-import :leaves;
 
 export namespace tenon::tracer {
 
@@ -13,7 +12,7 @@ export namespace tenon::tracer {
 struct Event {
   ir::OpDef const* op = nullptr;
   base::InlineVector<std::int32_t, 4> slots;  ///< per operand; -1: the number of the same place in `scalars`
-  std::vector<Scalar> scalars;
+  base::InlineVector<Scalar, 2> scalars;
   ir::Attrs attrs;
   std::int32_t result = -1;      ///< slot of the first result
   std::int32_t results = 0;      ///< how many there are, in slots side by side; a write and a look have none
@@ -26,7 +25,8 @@ struct Event {
 /// A tensor object of a segment, in order of first appearance.
 struct Slot {
   bool input = false;
-  std::int32_t argument = -1;     ///< which compiled argument it was, if any
+  std::int32_t argument = -1;     ///< which compiled argument it was, if any,
+  bool needed_grad = false;       ///< and whether it needed a gradient when the call began
   std::int32_t guard = -1;        ///< its guard, if it is an input
   std::int32_t root = -1;         ///< the slot whose memory it shares (itself unless a view)
   std::int32_t value = -1;        ///< the graph value that held it when it was made
@@ -44,6 +44,16 @@ Runner reference_backend(ir::Graph const& graph);
 
 struct Frame;
 
+/// How a call of a pure function gets its result without the body.
+struct Recipe {
+  struct Leaf {
+    std::int32_t slot = -1, argument = -1;  ///< neither: undefined
+  };
+  std::shared_ptr<void const> result;  ///< as the body returned it, without its tensors
+  std::vector<Leaf> leaves;
+  std::vector<Ref<Impl>> captured;  ///< per input slot: the tensor, unless it is an argument
+  std::vector<std::int32_t> maker;  ///< per slot: the event of a view
+};
 /// A straight piece of a function between two sites: the recorded stream and the graph that computes it. Immutable once published.
 struct Segment {
   std::vector<Event> events;
@@ -51,10 +61,11 @@ struct Segment {
   guards::GuardSet guards;
   ir::Graph graph;  ///< outputs: none; each launch adds those that are still needed
   Break end;
-  bool writes = false;                    ///< whether any input is written
-  bool symbolic = false;                  ///< whether any size is an expression
-  std::vector<std::int32_t> input_slots;  ///< per input of the graph
-  int number = 0;                         ///< place in the order of compilation
+  std::shared_ptr<Recipe const> recipe{};  ///< of a pure function
+  bool writes = false;                     ///< whether any input is written
+  bool symbolic = false;                   ///< whether any size is an expression
+  std::vector<std::int32_t> input_slots;   ///< per input of the graph
+  int number = 0;                          ///< place in the order of compilation
   double compile_seconds = 0;
   std::atomic<Segment*> next{nullptr};
   struct Lowered {
@@ -63,6 +74,7 @@ struct Segment {
   };
   std::mutex mutex;
   std::vector<std::unique_ptr<Lowered>> lowered;
+  std::atomic<Lowered*> hot{nullptr};  ///< the one that ran last
   std::atomic<Frame*> spare{nullptr};  ///< what the last call left to the next one
   ~Segment();
 };
@@ -76,6 +88,8 @@ struct Site {
 };
 
 enum class Dynamic : std::uint8_t { automatic, always, never };
+/// Node by node as recorded, dead code too, composites by their bodies: if this differs from a plain call, it is the capture's doing.
+Runner eager_backend(ir::Graph const& graph);
 enum class Mode : std::uint8_t { normal, reduce_overhead, max_autotune };
 /// How a function is compiled.
 struct Options {
@@ -83,6 +97,7 @@ struct Options {
   bool fullgraph = false;  ///< a break is an Error
   Dynamic dynamic = Dynamic::automatic;
   Backend backend = reference_backend;
+  bool pure = false;        ///< the result depends on the arguments alone: where guards hold the graph runs and the body does not
   int recompile_limit = 8;  ///< segments a site and first op; beyond, new states run eagerly
   std::string name = "fn";
 };
@@ -112,47 +127,8 @@ struct State : base::RefCounted {
   std::vector<Recompile> recompiles;
   std::vector<Break> breaks;  ///< each place once
   std::vector<Limit> limits;  ///< each place once
-  std::atomic<std::int64_t> calls{0}, launches{0}, replayed_ops{0}, recorded_ops{0}, relowered{0}, eager_calls{0};
+  std::atomic<std::int64_t> calls{0}, pure_hits{0}, launches{0}, replayed_ops{0}, recorded_ops{0}, relowered{0}, eager_calls{0};
   std::atomic<double> record_seconds{0}, launch_seconds{0}, compile_seconds{0};
-};
-
-/// The tensors and values of a call, in the order of its arguments' fields.
-struct Arguments {
-  struct Given {
-    Impl* impl;  ///< alive while the body has not begun
-    std::uint64_t id;
-  };
-  std::vector<Given> tensors;
-  std::vector<guards::Plain> values;                            ///< what is guarded by value
-  std::function<std::vector<std::string>(bool tensors)> names;  ///< of the tensors, or of the values; asked for when something is recorded
-  std::pair<void const*, std::vector<std::pair<std::string, Tensor>> (*)(void const*)> own{};  ///< the function and its fields, if it has any
-};
-
-/// One call of a compiled function on this thread: the interpreter of rank capture.
-class Session final : public Interpreter {
- public:
-  Session(State& state, Arguments arguments);
-  ~Session() override;
-  void bind(Call const& call, int below, std::span<Tensor> results) override;
-  /// Ends the last segment; the body has returned.
-  void finish();
-  /// Runs what was matched or recorded so far, publishes nothing; the body has thrown.
-  void abandon() noexcept;
-  /// Ends the segment here and starts the next one; Error with fullgraph.
-  void split(Break reason);
-  /// Makes `impl` readable on the host: a break if this session still owes it elements or a write.
-  void make_readable(Impl& impl, Break reason);
-  /// What rules may know of a tensor: symbolic while recording.
-  ir::MetaRef meta_of(Impl& impl, At at);
-  bool fullgraph() const;
-  /// The place of the event that made a tensor, if it was made in this segment.
-  std::optional<At> made_at(Impl const& impl) const;
-  /// The session of this thread, or null.
-  static Session* current();
-
- private:
-  struct Data;
-  std::unique_ptr<Data> data_;
 };
 
 }  // namespace tenon::tracer

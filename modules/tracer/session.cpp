@@ -24,13 +24,12 @@ Break aliasing(At at) {
 }
 // A write whose source is another tensor over the same memory that holds its elements already.
 bool overlapping(Call const& call) {
-  if (&call.op != &copy_row) return false;
+  if (!is_write(call.op)) return false;
   Impl const &target = *call.operands[0].impl, &source = *call.operands[1].impl;
   return target.storage == source.storage && target.id != source.id && !target.storage->pending;
 }
 // A call that no graph holds, because the sizes of its results depend on elements.
 std::optional<Break> measured(Call const& call) {
-  if (!call.op.measured) return std::nullopt;
   std::vector<ir::Meta const*> in;
   std::vector<Scalar> scalars;
   for (auto const& operand : call.operands) {
@@ -54,71 +53,122 @@ Segment::~Segment() { delete spare.load(); }
 
 Session* Session::current() { return this_session; }
 
-Session::Session(State& state, Arguments arguments) : data_(new Data{.self = *this, .state = state, .arguments = std::move(arguments)}) {
+thread_local std::unique_ptr<Session::Data> Session::Data::idle;
+Session::Session(State& state) : data_(Data::idle ? std::move(Data::idle) : std::make_unique<Data>()) {
   ensure(!this_session, "a capture is opened inside another one");
+  data_->self = this;
+  data_->at_work = &state;
+}
+Arguments& Session::arguments() { return data_->arguments; }
+void Session::begin() {
+  auto& data = *data_;
   this_session = this;
-  data_->active.emplace(Rank::capture, this);
-  data_->site = &state.root;
-  ++state.calls;
-  data_->begin();
+  data.active.emplace(Rank::capture, this);
+  data.site = &data.state().root;
+  data.state().calls.fetch_add(1, std::memory_order_relaxed);
+  data.begin();
 }
 Session::~Session() {
-  data_->state.replayed_ops += data_->replayed_ops;
-  data_->state.recorded_ops += data_->recorded_ops;
-  data_->scope.reset();
+  auto& data = *data_;
+  if (data.replayed_ops) data.state().replayed_ops.fetch_add(data.replayed_ops, std::memory_order_relaxed);
+  if (data.recorded_ops) data.state().recorded_ops.fetch_add(data.recorded_ops, std::memory_order_relaxed);
+  data.clear();
   this_session = nullptr;
+  Data::idle = std::move(data_);
+}
+void Session::Data::clear() {
+  scope.reset();
+  active.reset();
+  forget_inputs();
+  arguments.tensors.clear();
+  arguments.values.clear();
+  arguments.own = {};
+  frame = nullptr;
+  if (phase == Phase::record || draft) {
+    draft = nullptr;
+    slot_of.clear();
+    argument_of.clear();
+    own_names.clear();
+    module_calls.clear();
+    names_of_tensors.clear();
+    names_of_values.clear();
+  }
+  phase = Phase::eager;
+  segment = nullptr;
+  misfit = {};
+  reason = {};
+  danger.reset();
+  pure.reset();
+  over_limit = unrepeatable = sizes_read = false;
+  replayed_ops = recorded_ops = 0;
 }
 
-bool Session::fullgraph() const { return data_->state.options.fullgraph && data_->phase != Phase::eager; }
+bool Session::fullgraph() const { return data_->state().options.fullgraph && data_->phase != Phase::eager; }
+
+void Session::Data::forget_inputs() {
+  if (!input_of.empty()) input_of.clear();
+  if (!written.empty()) written.clear();
+}
 
 // Chooses a segment of the site by its guards, the one that served last first; none: records.
 void Session::Data::begin() {
   began_with = settings();
-  frame = {};
-  input_of.clear();
-  written.clear();
+  forget_inputs();
+  misfit = {};
   Segment* const hot = site->hot.load(std::memory_order_acquire);
-  if (hot && enter(*hot, frame)) return;
+  if (hot && enter(*hot)) return;
+  Misfit const first = misfit;
   for (Segment* candidate = site->first.load(std::memory_order_acquire); candidate; candidate = candidate->next.load(std::memory_order_acquire))
-    if (candidate != hot && enter(*candidate, frame)) return;
-  frame = {};
+    if (candidate != hot && enter(*candidate)) return;
+  if (hot) misfit = first;
   shadow = hot ? hot : site->first.load(std::memory_order_acquire);
   start_recording();
 }
 
-bool Session::Data::enter(Segment& candidate, Frame& fresh) {
-  auto const refuse = [&](guards::Mismatch why) {
-    reason = std::move(why);
-    return false;
-  };
-  if (candidate.guards.settings != began_with) return refuse(guards::mismatch(candidate.guards.settings, began_with));
-  if (site == &state.root)
+bool Session::Data::refuse(Misfit why) {
+  misfit = why;
+  return false;
+}
+
+bool Session::Data::enter(Segment& candidate) {
+  if (candidate.guards.settings != began_with) return refuse({.kind = Misfit::settings, .segment = &candidate});
+  bool const at_entry = site == &state().root;
+  if (at_entry && (candidate.guards.values.size() != arguments.values.size())) return refuse({.kind = Misfit::count, .segment = &candidate, .at = -1});
+  if (at_entry)
     for (std::size_t k = 0; k < candidate.guards.values.size(); ++k)
-      if (candidate.guards.values[k].expected != arguments.values[k]) return refuse(guards::mismatch(candidate.guards.values[k], arguments.values[k]));
-  fresh.bindings = guards::unbound(candidate.graph.symbols);
-  fresh.event = 0;
-  for (auto const& slot : candidate.slots) {
-    if (slot.argument < 0 || site != &state.root) continue;  // behind a break the body may have let its arguments go
-    if (std::cmp_greater_equal(slot.argument, arguments.tensors.size()))
-      return refuse({.what = guards::What::count,
-                     .expected = slot.argument + 1,
-                     .actual = static_cast<std::int64_t>(arguments.tensors.size()),
-                     .text = std::format("the arguments hold {} tensors, and more than {} are expected", arguments.tensors.size(), slot.argument)});
-    Impl const& impl = *arguments.tensors[static_cast<std::size_t>(slot.argument)].impl;
+      if (candidate.guards.values[k].expected != arguments.values[k])
+        return refuse({.kind = Misfit::value, .segment = &candidate, .at = static_cast<std::int32_t>(k)});
+  auto fresh = std::unique_ptr<Frame>(candidate.spare.exchange(nullptr, std::memory_order_acquire));
+  if (!fresh) {
+    fresh = std::make_unique<Frame>();
+    fresh->slots.resize(candidate.slots.size());
+    fresh->views.resize(candidate.slots.size());
+  }
+  bool const symbols = !candidate.graph.symbols.names().empty();
+  if (symbols) fresh->bindings = guards::unbound(candidate.graph.symbols);
+  Misfit found{.segment = &candidate};
+  for (std::size_t k = 0; at_entry && k < candidate.input_slots.size() && found.kind == Misfit::none; ++k) {  // behind a break the arguments may be gone
+    auto const& slot = candidate.slots[static_cast<std::size_t>(candidate.input_slots[k])];
+    if (slot.argument < 0) continue;
+    if (std::cmp_greater_equal(slot.argument, arguments.tensors.size())) {
+      found.kind = Misfit::count, found.at = slot.argument;
+      break;
+    }
+    auto const& [given, id, needs_grad] = arguments.tensors[static_cast<std::size_t>(slot.argument)];
+    Impl const& impl = *given;
     auto const& guard = candidate.guards.tensors[static_cast<std::size_t>(slot.guard)];
-    if (!guards::holds(guard, impl.meta, impl.requires_grad || impl.node, candidate.graph.symbols, fresh.bindings))
-      return refuse(guards::mismatch(guard, *impl.meta, impl.requires_grad || impl.node, candidate.graph.symbols, guards::unbound(candidate.graph.symbols)));
+    bool const as_then = slot.needed_grad == needs_grad;  // the body may set it before it uses the tensor
+    if (!guards::holds(guard, impl.meta, as_then == guard.requires_grad, candidate.graph.symbols, fresh->bindings) || !marks_hold(guard, impl))
+      found.kind = Misfit::tensor, found.at = slot.guard, found.place = as_then ? 2 : 1, found.impl = &impl;
   }
-  fresh.bindings = guards::unbound(candidate.graph.symbols);  // bound again, in the order of the stream
-  if (std::unique_ptr<Frame> const spare{candidate.spare.exchange(nullptr, std::memory_order_acquire)}) {
-    fresh.slots.swap(spare->slots);
-    fresh.proxies.swap(spare->proxies);
-    fresh.views.swap(spare->views);
-  } else {
-    fresh.slots.assign(candidate.slots.size(), nullptr);
-    fresh.proxies.assign(candidate.slots.size(), nullptr);
-    fresh.views.assign(candidate.slots.size(), {});
+  if (found.kind != Misfit::none) {
+    delete candidate.spare.exchange(fresh.release(), std::memory_order_acq_rel);
+    return refuse(found);
   }
+  if (symbols) fresh->bindings = guards::unbound(candidate.graph.symbols);  // bound again, in the order of the stream
+  fresh->event = 0;
+  fresh->constraints = 0;
+  frame = std::move(fresh);
   segment = &candidate;
   phase = Phase::replay;
   return true;
@@ -129,35 +179,37 @@ bool Session::Data::enter(Segment& candidate, Frame& fresh) {
 bool Session::Data::diverge(std::function<bool()> const& fits) {
   auto const calls = replayed();
   Segment* const failed = segment;
-  Frame const kept = std::move(frame);  // holds the operands of `calls`
+  Misfit const first = misfit;
+  std::unique_ptr<Frame> const kept = std::move(frame);  // holds the operands of `calls`
   for (Segment* candidate = site->first.load(std::memory_order_acquire); candidate; candidate = candidate->next.load(std::memory_order_acquire)) {
-    if (candidate == failed) continue;
-    auto const why = reason;
-    Frame fresh;
-    if (!enter(*candidate, fresh)) {
-      reason = why;
-      continue;
-    }
-    frame = std::move(fresh);
-    input_of.clear();
+    if (candidate == failed || !enter(*candidate)) continue;
+    forget_inputs();
     bool matches = true;
     for (auto const& call : calls) {
       matches = call.op ? match({*call.op, call.operands, call.attrs, call.at}, {}, call.results) : match_touch(*call.operands[0].impl);
       if (!matches) break;
+      if (call.op && is_write(*call.op)) written.insert(call.operands[0].impl->storage.get());
     }
-    if (matches && fits()) return true;
-    reason = why;
+    if (matches && fits()) {
+      misfit = {};
+      return true;
+    }
+    danger.reset();
   }
+  misfit = first;
   segment = failed;
   shadow = failed;
+  forget_inputs();
   start_recording();
-  if (auto const first = std::ranges::find_if(calls, [](Replayed const& call) { return call.op != nullptr; }); first != calls.end())
-    over_limit = at_limit({*first->op, first->operands, first->attrs, first->at});
+  if (auto const op = std::ranges::find_if(calls, [](Replayed const& call) { return call.op != nullptr; }); op != calls.end())
+    over_limit = at_limit({*op->op, op->operands, op->attrs, op->at});
   for (auto const& call : calls)
-    if (call.op)
+    if (call.op) {
       record({*call.op, call.operands, call.attrs, call.at}, {}, call.results, call.module);
-    else
+      if (is_write(*call.op)) written.insert(call.operands[0].impl->storage.get());
+    } else {
       slot_for(*call.operands[0].impl, call.at);
+    }
   if (over_limit) {  // the prefix is owed; the rest of this call runs eagerly
     scope.reset();
     launch(*draft);
@@ -166,20 +218,20 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
   return false;
 }
 
-// A write that the recorded stream could not express: into memory that another bound input shares, or a read of such memory after a write.
+// A write that the recorded stream could not express: into memory that another bound input shares, or a read of such memory after a write. Replay
+// finds the same where it binds inputs.
 std::optional<Break> Session::Data::hazard(Call const& call) {
-  bool const write = &call.op == &copy_row;
+  bool const write = is_write(call.op);
   if (!write && written.empty()) return std::nullopt;
   for (std::size_t k = 0; k < call.operands.size(); ++k) {
     Impl* const impl = call.operands[k].impl;
     if (!impl) continue;
-    if (write && k == 0 && phase == Phase::record && is_view_slot(*impl))
-      return Break{BreakKind::view_write, "a view made in this segment is written in place", "write the whole tensor, or choose with where()", call.at};
     if (impl->storage->pending) continue;
-    if (written.contains(impl->storage.get()) && !bound(*impl)) return aliasing(call.at);
+    bool const known = slot_of.contains(impl->id);
+    if (!known && written.contains(impl->storage.get())) return aliasing(call.at);
     if (write && k == 0) {
       auto const found = input_of.find(impl->storage.get());
-      if (found != input_of.end() && (found->second.id != impl->id || found->second.shared)) return aliasing(call.at);
+      if (found != input_of.end() && (found->second.shared || !known)) return aliasing(call.at);
     }
   }
   return std::nullopt;
@@ -188,31 +240,38 @@ void Session::Data::note_input(Impl& impl) {
   auto const [at, fresh] = input_of.try_emplace(impl.storage.get(), Owner{impl.id});
   if (!fresh && at->second.id != impl.id) at->second.shared = true;
 }
-bool Session::Data::started() const { return phase == Phase::record ? !draft->events.empty() : frame.event > 0; }
+bool Session::Data::started() const { return phase == Phase::record ? !draft->events.empty() : frame->event > 0; }
 bool Session::Data::bound(Impl const& impl) const {
   if (phase == Phase::record) return slot_of.contains(impl.id);
-  return std::ranges::any_of(frame.slots, [&](Ref<Impl> const& slot) { return slot && slot->id == impl.id; });
+  return std::ranges::any_of(frame->slots, [&](Ref<Impl> const& slot) { return slot && slot->id == impl.id; });
 }
 
 void Session::bind(Call const& call, int below, std::span<Tensor> results) {
   auto& data = *data_;
-  if (auto const why = data.phase != Phase::eager ? measured(call) : std::nullopt) {  // at once, as soon as its operands are there
-    for (auto const& operand : call.operands)
-      if (operand.impl) make_readable(*operand.impl, *why);
-    return dispatch(call, below, results);
-  }
+  if (call.op.measured && data.phase != Phase::eager)
+    if (auto const why = measured(call)) {  // at once, as soon as its operands are there
+      for (auto const& operand : call.operands)
+        if (operand.impl) make_readable(*operand.impl, *why);
+      return dispatch(call, below, results);
+    }
   while (data.phase != Phase::eager) {
     if (overlapping(call)) {  // no stream can say it: between two segments, at once
       if (data.started() || fullgraph()) split(aliasing(call.at));
       break;
     }
-    if (auto const why = data.hazard(call)) {
-      split(*why);
-      continue;
-    }
     if (data.phase == Phase::replay) {
       auto const matches = [&] { return data.match(call, results, {}); };
-      if (matches() || data.diverge(matches)) return;
+      if (matches()) return;
+      if (data.danger) {
+        split(*std::exchange(data.danger, std::nullopt));
+        continue;
+      }
+      if (data.diverge(matches)) return;
+      if (data.phase == Phase::replay && data.danger) split(*std::exchange(data.danger, std::nullopt));
+      continue;
+    }
+    if (auto const why = data.hazard(call)) {
+      split(*why);
       continue;
     }
     data.record(call, results, {}, data.module_path());
@@ -224,7 +283,7 @@ void Session::bind(Call const& call, int below, std::span<Tensor> results) {
 ir::MetaRef Session::meta_of(Impl& impl, At at) {
   auto& data = *data_;
   if (data.phase == Phase::replay) {
-    bool const due = data.frame.event < data.segment->events.size() && !data.segment->events[data.frame.event].op;
+    bool const due = data.frame->event < data.segment->events.size() && !data.segment->events[data.frame->event].op;
     if (!due || data.bound(impl) || data.match_touch(impl)) return impl.meta;
     if (data.diverge([&] { return data.match_touch(impl); })) return impl.meta;
   }
@@ -232,14 +291,20 @@ ir::MetaRef Session::meta_of(Impl& impl, At at) {
   return impl.meta;
 }
 
+bool Session::meta_is_own() const {
+  auto const& data = *data_;
+  if (data.phase != Phase::replay) return data.phase == Phase::eager;
+  return data.frame->event >= data.segment->events.size() || data.segment->events[data.frame->event].op;
+}
+
 std::optional<At> Session::made_at(Impl const& impl) const {
   auto const& data = *data_;
   if (data.phase == Phase::eager) return std::nullopt;
   auto const& events = data.phase == Phase::replay ? data.segment->events : data.draft->events;
-  std::size_t const count = data.phase == Phase::replay ? data.frame.event : events.size();
+  std::size_t const count = data.phase == Phase::replay ? data.frame->event : events.size();
   for (std::size_t k = count; k-- > 0;) {
     for (std::int32_t r = 0; r < events[k].results; ++r) {
-      auto const& slot = data.frame.slots[static_cast<std::size_t>(events[k].result) + static_cast<std::size_t>(r)];
+      auto const& slot = data.frame->slots[static_cast<std::size_t>(events[k].result) + static_cast<std::size_t>(r)];
       if (slot && slot->id == impl.id) return events[k].at;
     }
   }
@@ -255,17 +320,18 @@ void Session::make_readable(Impl& impl, Break reason) {
 void Session::split(Break reason) {
   auto& data = *data_;
   if (data.phase == Phase::eager) return;
-  if (data.state.options.fullgraph) fail("{}", message(data.state.options.name, reason));
+  auto& state = data.state();
+  if (state.options.fullgraph) fail("{}", message(state.options.name, reason));
   data.end(reason);
   if (data.phase == Phase::eager) return;
   Site* site = nullptr;
   {
-    std::scoped_lock const lock(data.state.mutex);
-    auto& found = data.state.sites[{reason.at.file, reason.at.line, reason.at.column, reason.kind}];
+    std::scoped_lock const lock(state.mutex);
+    auto& found = state.sites[{reason.at.file, reason.at.line, reason.at.column, reason.kind}];
     if (!found) {
       found = std::make_unique<Site>();
-      data.state.breaks.push_back(reason);
-      base::log("breaks", "{}: {} at {}", data.state.options.name, reason.reason, base::short_place(reason.at));
+      state.breaks.push_back(reason);
+      base::log("breaks", "{}: {} at {}", state.options.name, reason.reason, base::short_place(reason.at));
     }
     site = found.get();
   }
@@ -276,20 +342,11 @@ void Session::split(Break reason) {
 }
 
 // Ends the segment with `reason`: the one being replayed if it ends so too, else another that does, else what has been recorded.
-void Session::Data::end(Break reason_to_end) {
+void Session::Data::end(Break const& reason_to_end) {
   auto const ends_here = [&] {
-    if (frame.event == segment->events.size() && same_place(segment->end, reason_to_end))
+    if (frame->event == segment->events.size() && same_place(segment->end, reason_to_end))
       return constraints_hold(static_cast<std::int32_t>(segment->graph.symbols.constraints.size()));
-    auto const name = [](Break const& end) {
-      return end.kind == BreakKind::returned ? "the end of the function" : std::format("a break at {}", base::short_place(end.at));
-    };
-    std::string expected = name(segment->end);
-    if (frame.event < segment->events.size()) {
-      auto const& next = segment->events[frame.event];
-      expected = std::format("{} at {}", next.op ? next.op->name : "a first look at a tensor", base::short_place(next.at));
-    }
-    reason = {.what = guards::What::stream, .text = std::format("the stream differs: expected {}, actual {}", expected, name(reason_to_end))};
-    return false;
+    return refuse({.kind = Misfit::ending, .segment = segment, .at = static_cast<std::int32_t>(frame->event), .end = &reason_to_end});
   };
   if (phase == Phase::replay && (ends_here() || diverge(ends_here))) {
     if (site->hot.load(std::memory_order_relaxed) != segment) site->hot.store(segment, std::memory_order_release);
@@ -297,24 +354,33 @@ void Session::Data::end(Break reason_to_end) {
     return;
   }
   if (phase == Phase::eager) return;
-  publish(std::move(reason_to_end));
+  if (auto const broken = marked.empty() ? std::string() : broken_mark(); !broken.empty()) {  // what was computed stays right
+    scope.reset();
+    launch(*draft);
+    phase = Phase::eager;
+    fail("{}", broken);
+  }
+  publish(reason_to_end);
   launch(*segment);
 }
 
 void Session::finish() {
-  if (data_->phase != Phase::eager) data_->end({});
+  static Break const returned{};
+  if (data_->phase != Phase::eager) data_->end(returned);
 }
 
 void Session::abandon() noexcept {
   auto& data = *data_;
   try {
-    if (data.phase == Phase::replay && data.frame.event > 0) data.diverge([] { return false; });
+    if (!data.frame) return;
+    data.misfit = {};
+    if (data.phase == Phase::replay && data.frame->event > 0) data.diverge([] { return false; });
     if (data.phase != Phase::record || data.draft->events.empty()) return;
     data.draft->end = {};
     data.scope.reset();
     data.launch(*data.draft);
   } catch (std::exception const& error) {
-    base::log_line("graph", std::format("{}: a capture that was given up could not be run: {}", data.state.options.name, error.what()));
+    base::log_line("graph", std::format("{}: a capture that was given up could not be run: {}", data.state().options.name, error.what()));
   }
 }
 

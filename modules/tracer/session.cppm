@@ -8,8 +8,10 @@ import :tensor;
 import :interpreter;
 import :ops;
 import :segment;
+import :capture;
 import :tape;
-
+import :frame;
+import :scope;
 namespace tenon::tracer {
 
 std::uint64_t fresh_id();
@@ -21,46 +23,27 @@ ir::Strided memory_of(Impl const& impl);
 std::optional<Tensor> view_of(Impl& parent, ir::OpDef const& op, ir::Attrs const& attrs);
 /// Copies with conversion and broadcasting.
 void copy_elements(ir::Strided const& from, ir::Strided const& to);
-/// The one op that writes: copy_(input, src).
-extern ir::OpDef const copy_row;
-
 /// Runs a composite op's body from rank `from`.
 std::vector<Tensor> run_body(Call const& call, int from);
-/// The tensors and numbers of one run of a segment, and proxies of an earlier run that nobody held: they are handed out again.
-struct Frame {
-  std::vector<Ref<Impl>> slots, proxies;
-  struct ViewOf {  ///< the Meta that a view had of a parent with that Meta, and its offset there
-    ir::MetaRef parent, meta;
-    std::int64_t offset = 0;
-  };
-  std::vector<ViewOf> views;
-  ir::Bindings bindings;
-  std::size_t event = 0;  ///< events matched so far
-};
-/// A matched event as it was called this time; whoever matches or records it anew adopts its results.
-struct Replayed {
-  ir::OpDef const* op;
-  std::vector<Operand> operands;
-  ir::Attrs attrs;
-  std::vector<Ref<Impl>> results;
-  At at;
-  std::string_view module;
-};
+/// Whether the call is the op that writes.
+inline bool is_write(ir::OpDef const& op) { return &op == &ir::ops::copy_; }
 
 using ir::Parameter;
 enum class Phase : std::uint8_t { replay, record, eager };
 
 struct Session::Data {
-  Session& self;
-  State& state;
+  Session* self = nullptr;
+  State* at_work = nullptr;
   Arguments arguments;
   Phase phase = Phase::eager;
   guards::Settings began_with{};  ///< of the thread, where the segment began
   Site* site = nullptr;
-  Segment* segment = nullptr;  ///< the candidate being replayed
-  Frame frame{};
-  guards::Mismatch reason{};  ///< why the last candidate did not fit
-  Break cause{};              ///< of the break that led here
+  Segment* segment = nullptr;      ///< the candidate being replayed
+  std::unique_ptr<Frame> frame{};  ///< of the segment that is being recorded or replayed
+  Misfit misfit{};                 ///< why the candidate that served last did not fit
+  guards::Mismatch reason{};       ///< that as a sentence, once a recording began
+  Break cause{};                   ///< of the break that led here
+  std::optional<Break> danger{};   ///< a hazard that the last match found
   struct Owner {
     std::uint64_t id;
     bool shared = false;  ///< another bound input lies in the same memory
@@ -69,14 +52,13 @@ struct Session::Data {
   std::unordered_set<Storage*> written{};
   std::optional<Active> active{};
   std::int64_t replayed_ops = 0, recorded_ops = 0;  ///< of this call, added to the State at its end
-  // while recording
-  std::unique_ptr<Segment> draft{};
+  std::unique_ptr<Segment> draft{};                 ///< this and what follows: while recording
   std::optional<ir::Symbols::Scope> scope{};
   std::unordered_map<std::uint64_t, std::int32_t> slot_of{};
   struct Origin {  ///< how a view slot is derived from its parent
     std::int32_t parent = -1;
     ir::OpDef const* op = nullptr;
-    ir::Attrs attrs{};
+    std::shared_ptr<ir::Attrs const> attrs{};
     std::int32_t version = 0;  ///< of the root, when `value` was derived
   };
   std::vector<Origin> origins{};
@@ -84,41 +66,60 @@ struct Session::Data {
   Segment const* shadow = nullptr;                  ///< an earlier segment that is compared with this recording
   Segment* newest = nullptr;                        ///< the site's first segment when recording began
   std::chrono::steady_clock::time_point began{};
+  struct Marked {
+    int symbol;
+    std::int32_t guard;
+    int dim;
+  };
+  std::vector<Marked> marked{};  ///< dims that the user marked dynamic
+  struct Pure {
+    std::vector<Ref<Impl>> leaves;
+    std::shared_ptr<void const> result;
+  };
+  std::optional<Pure> pure{};  ///< the result of a pure function that was recorded
+  bool unrepeatable = false, sizes_read = false;
   bool over_limit = false;                                        ///< the site has as many segments as it may: this recording is run, not kept
   std::unordered_map<std::uint64_t, std::int32_t> argument_of{};  ///< tensors of the arguments by identity
   std::vector<std::string> names_of_tensors{}, names_of_values{};
   std::unordered_map<std::uint64_t, std::string> own_names{};  ///< fields of the function itself
   std::map<std::string, int, std::less<>> module_calls{};      ///< how often each layer was called in this recording
 
-  // session.cpp
-  void begin();
-  bool enter(Segment& candidate, Frame& fresh);
-  void end(Break reason);
+  static thread_local std::unique_ptr<Data> idle;  ///< one a thread: a capture inside a capture is none
+  State& state() const { return *at_work; }
+  void clear();                   ///< ready for another call
+  void begin(), forget_inputs();  // session.cpp
+  bool enter(Segment& candidate), refuse(Misfit why);
+  void end(Break const& reason);
   bool diverge(std::function<bool()> const& fits);
   std::optional<Break> hazard(Call const& call);
   bool bound(Impl const& impl) const, started() const;
   void note_input(Impl& impl);
-  // match.cpp
   bool match(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
-  bool match_touch(Impl& impl), bind_slot(std::int32_t slot, Impl& impl), constraints_hold(std::int32_t until);
+  static bool marks_hold(guards::TensorGuard const& guard, Impl const& impl);
+  bool match_touch(Impl& impl), bind_slot(std::int32_t slot, Impl& impl, At at), constraints_hold(std::int32_t until);
+  guards::Mismatch why(Misfit const& misfit) const;  ///< the sentence: what of whom, with both values
+  Tensor replayed_result(Event const& event, Call const& call, std::size_t place);
   std::vector<Replayed> replayed() const;
-  // record.cpp
-  void start_recording();
+  void start_recording();  // record.cpp
   void record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted, std::string_view module);
+  void record_write(Event& event, Call const& call, std::int32_t content);
   std::string_view module_path();              ///< of the innermost layer that is running
   std::int32_t slot_for(Impl& impl, At at);    ///< a tensor that the host looks at
   std::int32_t input_slot(Impl& impl, At at);  ///< a tensor that is met for the first time
   bool at_limit(Call const& call);
   Ref<Impl> new_result(Event& event, Call const& call, std::int32_t value, Ref<Impl> result);
-  bool is_view_slot(Impl const& impl) const;
   std::int32_t value_of(std::int32_t slot);
   ir::Attrs generalised(ir::Attrs const* earlier, Call const& call);
   Scalar generalised(Scalar const* earlier, Scalar const& now);
   Dim generalised(Parameter::Type type, Dim const* earlier, Dim now);
-  // launch.cpp
-  void publish(Break reason);
-  void launch(Segment& from);
+  std::shared_ptr<Recipe const> recipe_for(Break const& end) const;  // pure.cpp
+  Tensor made_for(std::int32_t slot, std::vector<std::int32_t>& made);
+  Dim marked_symbol(Marks::Mark const& mark, std::int32_t guard, int dim, std::int64_t size, At at);
+  std::string broken_mark() const;
+  void publish(Break const& reason);  // launch.cpp
+  void launch(Segment& from), sort_results(Segment const& from), write_back(Segment const& from, ir::Evaluated const& done);
+  Segment::Lowered const& lowered_for(Segment& from);
+  std::span<ir::Strided const> inputs_of(Segment const& from);
   void leave(Segment& from);  ///< the frame is done with
 };
-
 }  // namespace tenon::tracer

@@ -8,27 +8,46 @@ import :interpreter;
 
 namespace tenon::tracer {
 
-/// The call behind a tensor that needs a gradient: what its rule reads, and where the gradients go.
+/// The call behind a tensor that needs a gradient: what its rule reads, and where the gradients go. Of the nodes that nobody holds any more each
+/// thread keeps some, whole, for its next calls.
 struct TapeNode : base::RefCounted {
-  struct Edge {          ///< one operand
-    Ref<TapeNode> node;  ///< the call that made it,
-    int result = 0;
-    Ref<Impl> leaf;       ///< or the leaf that it is,
-    bool wanted = false;  ///< or neither: no gradient flows there
-    ir::MetaRef meta;     ///< null: a number
+  struct Edge {          ///< an operand or a result
+    Ref<TapeNode> node;  ///< of an operand: the call that made it,
+    Ref<Impl> leaf;      ///< or the leaf that it is; neither: no gradient flows there
+    ir::MetaRef meta;    ///< null: that of the result of `node`; a number has neither
+    Ref<Storage> saved;  ///< where the rule reads the elements: their memory, with the identity and the place in it of a detached alias
+    std::uint64_t id = 0;
+    std::int64_t offset = 0;
+    std::uint64_t version = 0;  ///< of that memory, when it was saved
+    std::int32_t result = 0;    ///< which result: of `node`, or of the call itself
+    bool view = false;
     Scalar scalar{};
-    Ref<Impl> saved;  ///< a detached alias, where the rule reads the operand
-    std::uint64_t version = 0;
+    inline bool wanted() const { return node || leaf; }
   };
   ir::OpDef const* op = nullptr;
+  std::uint64_t order = 0;  ///< larger than that of every call whose results are operands; on one thread, of every call before
   ir::Attrs attrs;
-  std::vector<Edge> edges;  ///< operands, then results; of a result: meta and, where the rule reads it, saved
-  std::size_t operands = 0;
-  inline std::span<Edge> inputs() { return std::span(edges).first(operands); }
-  inline std::span<Edge> results() { return std::span(edges).subspan(operands); }
-  std::uint64_t order = 0;  ///< calls made later have larger numbers
   At at;
-  ~TapeNode();
+
+  /// A node with that many empty edges.
+  static Ref<TapeNode> make(ir::OpDef const& op, ir::Attrs const& attrs, At at, std::size_t operands, std::size_t results);
+  inline std::span<Edge> inputs() { return edges().first(operands_); }
+  inline std::span<Edge> results() { return edges().subspan(operands_); }
+  /// What an edge knows of its tensor; null for a number.
+  static inline ir::MetaRef const& meta(Edge const& edge) {
+    return edge.meta || !edge.node ? edge.meta : edge.node->results()[static_cast<std::size_t>(edge.result)].meta;
+  }
+  static void operator delete(TapeNode* node, std::destroying_delete_t);
+
+ private:
+  struct Spares;
+  inline std::span<Edge> edges() { return count_ > near_.size() ? std::span(far_) : std::span(near_).first(count_); }
+  void clear();
+  static constinit thread_local Spares spares;
+  std::size_t operands_ = 0, count_ = 0;
+  TapeNode* next_ = nullptr;  ///< of a node that nobody holds: in a list of such
+  std::array<Edge, 4> near_;
+  std::vector<Edge> far_;  ///< all of them, where they are more
 };
 
 /// Rules' calls, dispatched from rank `from`.

@@ -41,7 +41,23 @@ ir::Meta const& Tensor::meta() const {
   if (!impl_) fail("an undefined tensor is used");
   return *impl_->meta;
 }
-std::int64_t Tensor::size(int d) const { return meta().sizes[static_cast<std::size_t>(base::wrap_dim("size", d, rank()))].value; }
+namespace {
+void sizes_read() {
+  if (auto* session = Session::current()) session->sizes_read();
+}
+}  // namespace
+base::Shape Tensor::shape() const {
+  sizes_read();
+  return ir::values(meta().sizes);
+}
+base::Shape Tensor::strides() const {
+  sizes_read();
+  return ir::values(meta().strides);
+}
+std::int64_t Tensor::size(int d) const {
+  sizes_read();
+  return meta().sizes[static_cast<std::size_t>(base::wrap_dim("size", d, rank()))].value;
+}
 Dim Tensor::dim(int d, At at) const {
   auto const place = static_cast<std::size_t>(base::wrap_dim("dim", d, rank()));
   if (auto* session = Session::current()) return session->meta_of(*impl_, at)->sizes[place];
@@ -106,31 +122,8 @@ Tensor Tensor::detach() const {
   return Tensor(std::move(alias));
 }
 
-namespace {
-void copy_vjp(ir::Vjp& v) { v.grad(1) = ir::sum_to(v.g(), v.x(1).meta().sizes); }
-}  // namespace
-constinit ir::OpDef const copy_row{.name = "copy_",
-                                   .kind = ir::Kind::host,
-                                   .signature = "Tensor input, Tensor src",
-                                   .equation = {"..."},
-                                   .terms = "-a",
-                                   .types = ir::Types::first,
-                                   .vjp = copy_vjp,
-                                   .infer = [](ir::Inference& call) {
-                                     auto const& to = call.x(0);
-                                     if (!call.in[1]) fail("copy_: the source must be a tensor");
-                                     auto const& from = call.x(1);
-                                     bool fits = from.sizes.size() <= to.sizes.size();
-                                     for (std::size_t d = 0; fits && d < from.sizes.size(); ++d) {
-                                       auto const size = to.sizes[to.sizes.size() - from.sizes.size() + d];
-                                       fits = from.sizes[d].value == 1 || same(from.sizes[d], size);
-                                     }
-                                     if (!fits) fail("copy_: {} does not broadcast to {}", ir::to_string(from), ir::to_string(to));
-                                     call.out.push_back(to);
-                                   }};
-
 Tensor& Tensor::copy_(Tensor const& source, At at) {
-  apply(copy_row, {*this, source}, {}, at);
+  apply(ir::ops::copy_, {*this, source}, {}, at);
   return *this;
 }
 Tensor& Tensor::add_(Tensor const& other, double alpha, At at) { return copy_(apply(ir::ops::add, {*this, other}, ir::Attrs{}.with_num(alpha), at), at); }

@@ -21,6 +21,14 @@ struct Storage : base::RefCounted {
   Session* pending = nullptr;
 };
 
+/// What its user says of a tensor's dims: see mark_dynamic and mark_static.
+struct Marks : base::RefCounted {
+  struct Mark {
+    bool dynamic = false, fixed = false;
+    std::int64_t min = 2, max = std::numeric_limits<std::int64_t>::max();
+  };
+  std::vector<Mark> dims;
+};
 /// What a Tensor handle points to; `id` is its identity, kept by detached aliases.
 struct Impl : base::RefCounted {
   std::uint64_t id;
@@ -32,6 +40,7 @@ struct Impl : base::RefCounted {
   Ref<TapeNode> node;  ///< the call that made it, when a gradient flows through it
   int result = 0;      ///< which result of that call
   Ref<Impl> grad;
+  Ref<Marks const> marks;
   Impl(std::uint64_t identity, ir::MetaRef about, std::int64_t start, Ref<Storage> memory);
   ~Impl();
 };
@@ -70,8 +79,8 @@ class Tensor {
   inline DType dtype() const { return meta().dtype; }
   base::Device device() const { return meta().device; }
   inline int rank() const { return meta().rank(); }
-  base::Shape shape() const { return ir::values(meta().sizes); }
-  base::Shape strides() const { return ir::values(meta().strides); }
+  base::Shape shape() const;
+  base::Shape strides() const;
   std::int64_t numel() const { return base::numel(shape()); }
   bool is_contiguous() const { return base::is_contiguous(shape(), strides()); }
   /// The size of dim d (negative: from the end) as a plain number, or as a Dim that a capture keeps symbolic.
@@ -123,6 +132,12 @@ class Tensor {
  private:
   Ref<Impl> impl_;
 };
+
+/// Says that a compiled function shall keep this size open from its first graph on, for all sizes from `min` to `max`; a function that needs one size
+/// is then an Error that names the line. Sizes 0 and 1 have graphs of their own whatever `min` is. Error for a size outside of the range.
+void mark_dynamic(Tensor const& x, int dim, std::int64_t min = 2, std::int64_t max = std::numeric_limits<std::int64_t>::max());
+/// Says that this size is never to become a symbol, whatever sizes were seen; mark_dynamic overrides it.
+void mark_static(Tensor const& x, int dim);
 
 /// create_graph records the backward too, for second derivatives.
 struct GradOptions {

@@ -2,6 +2,8 @@ export module tenon.tracer;
 export import :tensor;
 export import :interpreter;
 export import :leaves;
+export import :scope;
 export import :ops;
 export import :segment;
+export import :capture;
 export import :compile;
