@@ -67,7 +67,7 @@ std::vector<double> train(bool compiled, int steps) {
   for (int k = 0; k < steps; ++k) losses.push_back(compiled ? fast(model, x, y).item() : step(model, x, y).item());
   if (compiled) {
     auto const report = describe(fast.state());
-    std::cout << std::format("{} graphs of {} and {} ops in {} calls\n", report.graphs, report.ops_per_graph.front(), report.ops_per_graph.back(),
+    std::cout << std::format("{} graphs of {} and {} ops in {} calls\n", report.graphs, report.parts.front().ops.size(), report.parts.back().ops.size(),
                              report.calls);
     for (auto const& recompile : report.recompiles) std::cout << "recompiled once: " << recompile.reason.text << '\n';
   } else {
@@ -187,7 +187,7 @@ void transformer(std::filesystem::path const& folder) {
     }
   }
   auto const report = describe(step.state());
-  std::cout << std::format("{} steps, {} graphs; the last one has {} ops\n", steps, report.graphs, report.ops_per_graph.back());
+  std::cout << std::format("{} steps, {} graphs; the last one has {} ops\n", steps, report.graphs, report.parts.back().ops.size());
   NoGrad const off;
   std::vector<std::int64_t> written(text.tokens.begin(), text.tokens.begin() + 8);
   while (std::ssize(written) < 60) {

@@ -66,7 +66,7 @@ void capture() {
     equal = equal && fast(x).to_vector<float>() == layer(x).to_vector<float>();
   }
   auto const report = describe(fast.state());
-  std::cout << report.graph_texts[0]
+  std::cout << tenon::ir::to_string(report.parts[0].graph)
             << std::format("3 calls: {} ops recorded, {} replayed; results equal eager's: {}\n", report.recorded_ops, report.replayed_ops, equal);
 }
 

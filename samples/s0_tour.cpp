@@ -155,17 +155,18 @@ void show_captures(Explanation const& report, std::int64_t rows) {
     fail("one capture for full batches and one for the ragged batch were due, not {} with {} recompiles and {} breaks", report.graphs, report.recompiles.size(),
          report.breaks.size());
 
-  std::string const& text = report.graph_texts.back();
+  std::string const text = ir::to_string(report.parts.back().graph);
   std::vector<std::string_view> lines;
   for (auto const line : std::views::split(std::string_view(text), '\n')) lines.emplace_back(line.begin(), line.end());
   std::cout << std::format("\nthe last graph: {} ops, forward, backward and update in one; each with the line of C++ that called it\n",
-                           report.ops_per_graph.back());
+                           report.parts.back().ops.size());
   std::size_t const head = 19, tail = 8;
   for (std::size_t k = 0; k < lines.size(); ++k) {
     if (k < head || k + tail >= lines.size()) std::cout << lines[k] << '\n';
     if (k == head) std::cout << std::format("  … {} more lines\n", lines.size() - head - tail);
   }
-  std::cout << "its guards:\n" << report.guards.back();
+  std::cout << "its guards:\n";
+  for (auto const& guard : report.parts.back().guards) std::cout << std::format("{}{}{}\n", guard.text, guard.place.empty() ? "" : "  # ", guard.place);
 }
 
 // 6. Where the time went.
@@ -238,7 +239,7 @@ void train_on_text(std::string const& file, nn::Characters text) {
   }
   auto const report = describe(fast.state());
   std::cout << std::format("guessing blindly costs {:.4f}; {} captures, of {} ops each\n", std::log(static_cast<double>(config.vocabulary)), report.graphs,
-                           report.ops_per_graph[0]);
+                           report.parts[0].ops.size());
   for (auto const& recompile : report.recompiles) std::cout << "recompiled: " << recompile.reason.text << '\n';
   if (losses.back() >= losses.front()) fail("the loss on {} did not fall: {} at first, {} at last", file, losses.front(), losses.back());
 }

@@ -15,6 +15,7 @@ struct Given {
   std::vector<Tensor> tensors;
   double real = 0;
   std::int64_t whole = 0;
+  bool flag = false;
   std::string text;
   bool grad = true;
 };
@@ -22,36 +23,26 @@ using Label = std::string const&;
 using Arrange = std::function<Given(Label)>;
 using Fresh = std::function<std::function<int(Given&)>(Options)>;  // a compiled function: runs it and says how many graphs there are
 
-template <class F>
-Fresh body(F fn) {
-  return [fn](Options options) {
+// How a call's arguments are passed on.
+constexpr auto one = [](auto const& f, Given& given) { (void)f(given.tensors[0]); };
+constexpr auto two = [](auto const& f, Given& given) { (void)f(given.tensors[0], given.tensors[1]); };
+constexpr auto all = [](auto const& f, Given& given) { (void)f(given.tensors); };
+constexpr auto with_real = [](auto const& f, Given& given) { (void)f(given.tensors[0], given.real); };
+constexpr auto with_whole = [](auto const& f, Given& given) { (void)f(given.tensors[0], given.whole); };
+constexpr auto with_text = [](auto const& f, Given& given) { (void)f(given.tensors[0], given.text); };
+constexpr auto with_flag = [](auto const& f, Given& given) { (void)f(given.tensors[0], given.flag); };
+
+template <class F, class Pass = decltype(one)>
+Fresh body(F fn, Pass pass = one) {
+  return [fn, pass](Options options) {
     auto compiled = std::make_shared<Compiled<F>>(compile(fn, std::move(options)));
-    return [compiled](Given& given) {
+    return [compiled, pass](Given& given) {
       GradMode const mode(given.grad);
       try {
-        if constexpr (std::is_invocable_v<F, Tensor&, double>)
-          (void)(*compiled)(given.tensors[0], given.real);
-        else if constexpr (std::is_invocable_v<F, Tensor&, std::string const&>)
-          (void)(*compiled)(given.tensors[0], given.text);
-        else if constexpr (std::is_invocable_v<F, std::vector<Tensor>&>)
-          (void)(*compiled)(given.tensors);
-        else if constexpr (std::is_invocable_v<F, Tensor&, Tensor&>)
-          (void)(*compiled)(given.tensors[0], given.tensors[1]);
-        else
-          (void)(*compiled)(given.tensors[0]);
+        pass(*compiled, given);
       } catch (base::Error const&) {
         return -1 - describe(compiled->state()).graphs;
       }
-      return describe(compiled->state()).graphs;
-    };
-  };
-}
-Fresh whole_body() {
-  return [](Options options) {
-    auto compiled = std::make_shared<Compiled<Tensor (*)(Tensor const&, std::int64_t)>>(
-        compile(static_cast<Tensor (*)(Tensor const&, std::int64_t)>([](Tensor const& x, std::int64_t n) { return x * n; }), std::move(options)));
-    return [compiled](Given& given) {
-      (void)(*compiled)(given.tensors[0], given.whole);
       return describe(compiled->state()).graphs;
     };
   };
@@ -105,7 +96,7 @@ Tensor resize_body(Tensor const& x) {
   return y + 1;
 }
 Tensor shape_branch(Tensor const& x) { return x.size(0) > 5 ? x * 2 : x + 1; }
-Tensor with_text(Tensor const& x, std::string const& s) { return s == "a" ? x * 2 : x + 1; }
+Tensor by_text(Tensor const& x, std::string const& s) { return s == "a" ? x * 2 : x + 1; }
 
 struct Sequence {
   Fresh make;
@@ -127,9 +118,11 @@ std::map<std::string, Sequence> const sequences{
     {"requires_grad change", {body(plus_one), [](Label label) { return Given{.tensors = {ones({3}).set_requires_grad(label == "yes")}}; }}},
     {"grad mode change", {body(plus_one), [](Label label) { return Given{.tensors = {ones({3})}, .grad = label == "grad on"}; }}},
     {"python float argument changes",
-     {body([](Tensor const& x, double s) { return x * s; }), [](Label label) { return Given{.tensors = {ones({3})}, .real = std::stod(label)}; }}},
-    {"python int argument changes", {whole_body(), [](Label label) { return Given{.tensors = {ones({3})}, .whole = std::stoll(label)}; }}},
-    {"python str argument changes", {body(with_text), text_call}},
+     {body([](Tensor const& x, double s) { return x * s; }, with_real), [](Label label) { return Given{.tensors = {ones({3})}, .real = std::stod(label)}; }}},
+    {"python int argument changes",
+     {body([](Tensor const& x, std::int64_t n) { return x * n; }, with_whole),
+      [](Label label) { return Given{.tensors = {ones({3})}, .whole = std::stoll(label)}; }}},
+    {"python str argument changes", {body(by_text, with_text), text_call}},
     {"data-dependent branch", {body(branch), named}},
     {"data-dependent branch, fullgraph", {body(branch), named}},
     {"item", {body(item_body), item_call}},
@@ -144,15 +137,48 @@ std::map<std::string, Sequence> const sequences{
     // PyTorch's graph holds a size it does not know; here an argument's elements are there, and what is picked enters the graph as another tensor.
     {"nonzero, fullgraph", {body([](Tensor const& x) { return nonzero(x) + 1; }), named}},
     {"shape branch", {body(shape_branch), of_shape}},
-    {"recompile limit", {body(with_text), text_call}},
-    {"recompile limit 3, fullgraph", {body(with_text), text_call}},
+    {"recompile limit", {body(by_text, with_text), text_call}},
+    {"recompile limit 3, fullgraph", {body(by_text, with_text), text_call}},
     {"device change",
      {body(plus_one), [](Label label) { return Given{.tensors = {to(ones({3}), label == "cpu" ? base::Device{} : base::device_of("sim:0"))}}; }}},
     {"mixed devices",
-     {body([](Tensor const& x, Tensor const& y) { return x + y; }),
+     {body([](Tensor const& x, Tensor const& y) { return x + y; }, two),
       [](Label) { return Given{.tensors = {ones({3}), to(ones({3}), base::device_of("sim:0"))}}; }}},
+    {"rank change", {body(relu_plus), of_shape}},
+    {"duck shaping",
+     {body([](Tensor const& x, Tensor const& y) { return sum(x) + sum(y); }, two),
+      [](Label label) {
+        auto const n = numbers_in(label);
+        return Given{.tensors = {ones({n.at(0)}), ones({n.back()})}};
+      }}},
+    {"python bool argument changes",
+     {body([](Tensor const& x, bool flag) { return flag ? x * 2 : x + 1; }, with_flag),
+      [](Label label) { return Given{.tensors = {ones({3})}, .flag = label == "True" || label == "true" || label == "yes"}; }}},
+    {"list length changes",
+     {body(
+          [](std::vector<Tensor> const& list) {
+            Tensor total = list.at(0);
+            for (std::size_t k = 1; k < list.size(); ++k) total = total + list[k];
+            return total;
+          },
+          all),
+      [](Label label) { return Given{.tensors = std::vector<Tensor>(static_cast<std::size_t>(numbers_in(label).at(0)), ones({3}))}; }}},
+    {"mutated input", {body([](Tensor x) { return x.add_(full({}, 1)); }), named}},
+    {"loop over shape",
+     {body([](Tensor const& x) {
+        Tensor all = zeros({});
+        for (std::int64_t i = 0; i < x.size(0); ++i) all = all + select(x, 0, i);
+        return all;
+      }),
+      of_shape}},
+    {"inner dim change",
+     {body([](Tensor const& x, Tensor const& w) { return matmul(x, w); }, two),
+      [](Label label) {
+        auto const k = numbers_in(label).back();
+        return Given{.tensors = {ones({3, k}), ones({k, 2})}};
+      }}},
     {"shape constant used in matmul",
-     {body([](Tensor const& x, Tensor const& w) { return matmul(x, w); }),
+     {body([](Tensor const& x, Tensor const& w) { return matmul(x, w); }, two),
       [](Label label) { return Given{.tensors = {ones({std::stoll(label), 4}), ones({4, 2})}}; }}},
 };
 }  // namespace

@@ -55,7 +55,7 @@ Difference difference(TensorGuard const& guard, Meta const& actual, bool require
   for (std::size_t d = 0; d < actual.sizes.size(); ++d) {
     if (actual.sizes[d].value == 1) continue;
     Dim const stride = expected.strides[d];
-    if ((stride.node >= 0 ? symbols.evaluate(stride, bindings) : stride.value) != actual.strides[d].value) return {What::stride, static_cast<int>(d)};
+    if (!agrees(stride, actual.strides[d].value, symbols, bindings)) return {What::stride, static_cast<int>(d)};
   }
   return {};
 }

@@ -92,7 +92,7 @@ struct NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
 };
 
-enum class BreakKind : std::uint8_t { returned, explicit_break, item, host_read, condition, resize, measured, aliasing, view_write, host_effect, limit };
+enum class BreakKind : std::uint8_t { returned, explicit_break, item, host_read, condition, resize, measured, aliasing, host_op, host_effect, limit };
 /// Why a segment ended: a value, not an exception.
 struct Break {
   BreakKind kind = BreakKind::returned;

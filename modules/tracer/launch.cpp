@@ -36,6 +36,7 @@ void Session::Data::publish(Break const& reason_to_end) {
   scope.reset();
   auto& made = *draft;
   made.end = reason_to_end;
+  made.cause = cause;
   made.symbolic = !made.graph.symbols.names().empty();
   for (std::size_t k = 0; k < made.slots.size(); ++k)
     if (made.slots[k].root == static_cast<std::int32_t>(k)) made.slots[k].final_value = current[k];
@@ -49,13 +50,14 @@ void Session::Data::publish(Break const& reason_to_end) {
       return;
     }
   made.number = static_cast<int>(state().segments.size());
-  made.compile_seconds = seconds;
+  made.record_seconds = seconds;
   made.next.store(site->first.load());
   for (auto const& slot : made.slots)
     if (slot.argument >= 0) site->seen[slot.argument].push_back(ir::values(slot.meta->sizes));
   if (newest) {
     state().recompiles.push_back({reason, made.number, 0, site == &state().root ? (made.events.empty() ? At{} : made.events[0].at) : cause.at});
-    base::log("recompiles", "{}: recompiled: {}", state().options.name, reason.text);
+    if (base::log_enabled("recompiles"))
+      base::log_line("recompiles", std::format("{}: recompiled: {}; a hit with: {}", state().options.name, reason.text, counterfactual(made, state().options)));
   }
   if (pure) made.recipe = recipe_for(reason_to_end);
   segment = draft.release();
@@ -105,8 +107,9 @@ Segment::Lowered const& Session::Data::lowered_for(Segment& from) {
     if (!from.lowered.empty()) ++state().relowered;
     from.lowered.push_back(std::make_unique<Segment::Lowered>(outputs, state().options.backend(with_outputs(from, outputs))));
     found = from.lowered.end() - 1;
-    state().compile_seconds.fetch_add(seconds_since(start));
-    from.compile_seconds += seconds_since(start);
+    double const seconds = seconds_since(start);
+    state().compile_seconds.fetch_add(seconds);
+    from.lower_seconds.fetch_add(seconds);
   }
   from.hot.store(found->get(), std::memory_order_release);  // entries are never removed
   return **found;

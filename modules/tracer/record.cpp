@@ -10,13 +10,12 @@ using base::fail;
 using ir::ScalarKind;
 using Type = Parameter::Type;
 
-namespace {
 // The body may have changed its arguments before they are named.
-std::string name_at(std::vector<std::string> const& names, std::size_t k) { return k < names.size() ? names[k] : std::format("argument {}", k); }
-}  // namespace
+std::string name_at(std::span<std::string const> names, std::size_t k) { return k < names.size() ? names[k] : std::format("argument {}", k); }
 
 void Session::Data::start_recording() {
   phase = Phase::record;
+  missed = true;
   over_limit = false;
   draft = std::make_unique<Segment>();
   draft->guards.settings = began_with;
@@ -48,115 +47,27 @@ void Session::Data::start_recording() {
 
 // Whether the site holds as many segments that begin with this call as it may; with fullgraph that is an error.
 bool Session::Data::at_limit(Call const& call) {
-  int same = 0, all = 0;
+  int same = 0;
   for (Segment const* s = site->first.load(std::memory_order_acquire); s; s = s->next.load(std::memory_order_acquire)) {
-    ++all;
     auto const first = std::ranges::find_if(s->events, [](Event const& e) { return e.op != nullptr; });
     same += first != s->events.end() && first->op == &call.op && first->at.line == call.at.line && first->at.column == call.at.column;
   }
-  if (same < state().options.recompile_limit && all < 256) return false;
+  constexpr std::size_t most = 256;  // of a function
+  std::scoped_lock const lock(state().mutex);
+  bool const here = same >= state().options.recompile_limit;
+  if (!here && state().segments.size() < most) return false;
+  auto const limit = here ? static_cast<std::size_t>(state().options.recompile_limit) : most;
   if (state().options.fullgraph)
-    fail("{}: fullgraph: the recompile limit of {} is reached; the last state differed in: {}", state().options.name, state().options.recompile_limit,
-         reason.text);
-  if (!site->limited)
-    base::log("recompiles", "{}: the recompile limit of {} is reached, new states run eagerly; the last one differed in: {}", state().options.name,
-              state().options.recompile_limit, reason.text);
-  {
-    std::scoped_lock const lock(state().mutex);
-    auto const known =
-        std::ranges::find_if(state().limits, [&](Limit const& limit) { return limit.at.line == call.at.line && limit.at.column == call.at.column; });
-    auto& limit = known == state().limits.end() ? state().limits.emplace_back(call.at) : *known;
-    limit.reason = reason;
-    ++limit.calls;
-  }
-  site->limited = true;
+    fail("{}: fullgraph: the recompile limit of {} is reached; the last state differed in: {}", state().options.name, limit, reason.text);
+  auto const known = std::ranges::find_if(state().limits, [&](Limit const& l) { return l.at.line == call.at.line && l.at.column == call.at.column; });
+  if (known == state().limits.end())
+    base::log("recompiles", "{}: the recompile limit of {} is reached, new states run eagerly; the last one differed in: {}", state().options.name, limit,
+              reason.text);
+  auto& reached = known == state().limits.end() ? state().limits.emplace_back(call.at) : *known;
+  reached.reason = reason;
+  ++reached.calls;
   ++state().eager_calls;
   return true;
-}
-
-std::int32_t Session::Data::input_slot(Impl& impl, At at) {
-  auto const index = static_cast<std::int32_t>(draft->slots.size());
-  auto& symbols = draft->graph.symbols;
-  Slot slot;
-  slot.input = true;
-  slot.guard = static_cast<std::int32_t>(draft->guards.tensors.size());
-  slot.root = index;
-  if (auto const found = argument_of.find(impl.id); found != argument_of.end()) {
-    slot.argument = found->second;
-    slot.needed_grad = arguments.tensors[static_cast<std::size_t>(slot.argument)].needs_grad;
-  }
-
-  // Which sizes vary: those that an earlier segment or call saw with another value, or all of at least 2.
-  auto const& sizes = impl.meta->sizes;
-  std::vector<bool> varies(sizes.size(), state().options.dynamic == Dynamic::always);
-  if (state().options.dynamic == Dynamic::automatic) {
-    auto const compare = [&](Dims const& earlier) {
-      if (earlier.size() != sizes.size()) return;
-      for (std::size_t d = 0; d < sizes.size(); ++d) varies[d] = varies[d] || earlier[d].node >= 0 || earlier[d].value != sizes[d].value;
-    };
-    if (shadow && std::cmp_less(index, shadow->slots.size())) {
-      auto const& earlier = shadow->slots[static_cast<std::size_t>(index)];
-      if (earlier.input && earlier.argument == slot.argument) compare(earlier.meta->sizes);
-    }
-    if (slot.argument >= 0) {
-      std::scoped_lock const lock(state().mutex);
-      for (auto const& seen : site->seen[slot.argument]) compare(DimList(seen));
-    }
-  }
-  auto const mark = [&](std::size_t d) { return impl.marks && d < impl.marks->dims.size() ? impl.marks->dims[d] : Marks::Mark{}; };
-  Dims symbolic = sizes;
-  bool any = false;
-  for (std::size_t d = 0; d < sizes.size(); ++d) {
-    if (mark(d).dynamic && sizes[d].value >= 2) {  // a symbol of its own, never shared with an equal size
-      any = true;
-      symbolic[d] = marked_symbol(mark(d), slot.guard, static_cast<int>(d), sizes[d].value, at);
-      continue;
-    }
-    if (!varies[d] || mark(d).fixed || sizes[d].value < 2) continue;
-    any = true;
-    symbolic[d] = Dim(sizes[d].value);
-    for (int number = 0; std::cmp_less(number, symbols.names().size()); ++number)  // equal sizes share a symbol
-      if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == sizes[d].value &&
-          std::ranges::find(marked, number, &Marked::symbol) == marked.end())
-        symbolic[d] = symbols.whole_symbol(number);
-    if (symbolic[d].node < 0) symbolic[d] = symbols.symbol(sizes[d].value);
-  }
-  slot.meta = impl.meta;
-  if (any) {
-    bool const contiguous = base::is_contiguous(ir::values(sizes), ir::values(impl.meta->strides));
-    auto meta = ir::contiguous_meta(impl.meta->dtype, impl.meta->device, symbolic);
-    if (!contiguous) meta.strides = impl.meta->strides;
-    slot.meta = ir::MetaRef(new ir::Meta(std::move(meta)));
-    draft->symbolic = true;
-  }
-  auto const own = own_names.find(impl.id);
-  bool const named = slot.argument >= 0 || own != own_names.end();
-  auto const source = slot.argument >= 0 ? name_at(names_of_tensors, static_cast<std::size_t>(slot.argument))
-                      : named            ? own->second
-                                         : std::format("captured at {}", base::short_place(at));
-  draft->guards.tensors.push_back({source, slot.meta, impl.requires_grad || impl.node, any, at});
-  slot.value = draft->graph.input(*slot.meta, named ? source : std::format("captured{}", index));
-  draft->input_slots.push_back(index);
-  slot_of.emplace(impl.id, index);
-  note_input(impl);
-  current.push_back(slot.value);
-  versions.push_back(0);
-  origins.emplace_back();
-  draft->slots.push_back(std::move(slot));
-  frame->slots.push_back(Ref<Impl>(&impl));
-  return index;
-}
-
-std::int32_t Session::Data::slot_for(Impl& impl, At at) {
-  if (auto const found = slot_of.find(impl.id); found != slot_of.end()) return found->second;
-  auto const index = input_slot(impl, at);
-  Event event;
-  event.slots.push_back(index);
-  event.scalars.push_back({});
-  event.constraints = static_cast<std::int32_t>(draft->graph.symbols.constraints.size());
-  event.at = at;
-  draft->events.push_back(std::move(event));
-  return index;
 }
 
 // The graph value of a slot now: a view is derived anew from its parent when the memory was written since.
@@ -181,6 +92,7 @@ Dim Session::Data::generalised(Type type, Dim const* earlier, Dim now) {
   bool const special = now.value < 0 || now.value == std::numeric_limits<std::int64_t>::max();
   if (!may_vary || special || !earlier || state().options.dynamic == Dynamic::never) return now;
   if (earlier->node < 0 && earlier->value == now.value) return now;
+  draft->guessed.push_back(static_cast<std::int32_t>(draft->events.size()));
   for (int number = 0; std::cmp_less(number, symbols.names().size()); ++number)  // a guess: a wrong one costs a segment, never a result
     if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == now.value) return symbols.whole_symbol(number);
   return symbols.index_symbol(now.value);

@@ -60,13 +60,15 @@ struct Segment {
   std::vector<Slot> slots;
   guards::GuardSet guards;
   ir::Graph graph;  ///< outputs: none; each launch adds those that are still needed
+  Break cause;      ///< the break that it begins behind; kind returned: it begins with the function
   Break end;
   std::shared_ptr<Recipe const> recipe{};  ///< of a pure function
   bool writes = false;                     ///< whether any input is written
   bool symbolic = false;                   ///< whether any size is an expression
   std::vector<std::int32_t> input_slots;   ///< per input of the graph
   int number = 0;                          ///< place in the order of compilation
-  double compile_seconds = 0;
+  std::vector<std::int32_t> guessed{};     ///< events in which a plain number was taken for a size or a parameter
+  std::atomic<double> record_seconds{0}, lower_seconds{0};
   std::atomic<Segment*> next{nullptr};
   struct Lowered {
     std::vector<std::int32_t> outputs;  ///< slots
@@ -83,7 +85,7 @@ struct Segment {
 struct Site {
   std::atomic<Segment*> first{nullptr}, hot{nullptr};
   std::map<std::int32_t, std::vector<base::Shape>> seen;  ///< sizes of each argument at recordings, under the State's mutex
-  bool limited = false;
+  std::size_t number = 0;                                 ///< of a break: its place in State::breaks
   ~Site();
 };
 
@@ -108,6 +110,12 @@ struct Recompile {
   int segment = 0;          ///< the one that was compiled then
   int graph = 0;            ///< in an Explanation: its graph, counted from 1; 0 if no op stands in it
   At at;
+  std::string counterfactual{};  ///< in an Explanation: the setting that would have made this call a hit, or "none: " and why
+};
+
+/// A break and how often it was met.
+struct BreakCount : Break {
+  std::int64_t times = 0;
 };
 
 /// A place that holds as many segments as it may: new states run eagerly from there on.
@@ -125,9 +133,9 @@ struct State : base::RefCounted {
   std::map<std::tuple<std::string, std::uint32_t, std::uint32_t, BreakKind>, std::unique_ptr<Site>> sites;
   std::vector<Segment*> segments;  ///< in order of compilation, owned by their sites
   std::vector<Recompile> recompiles;
-  std::vector<Break> breaks;  ///< each place once
-  std::vector<Limit> limits;  ///< each place once
-  std::atomic<std::int64_t> calls{0}, pure_hits{0}, launches{0}, replayed_ops{0}, recorded_ops{0}, relowered{0}, eager_calls{0};
+  std::vector<BreakCount> breaks;  ///< each place once
+  std::vector<Limit> limits;       ///< each place once
+  std::atomic<std::int64_t> calls{0}, hits{0}, pure_hits{0}, launches{0}, replayed_ops{0}, recorded_ops{0}, relowered{0}, eager_calls{0};
   std::atomic<double> record_seconds{0}, launch_seconds{0}, compile_seconds{0};
 };
 

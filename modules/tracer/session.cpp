@@ -72,6 +72,7 @@ Session::~Session() {
   auto& data = *data_;
   if (data.replayed_ops) data.state().replayed_ops.fetch_add(data.replayed_ops, std::memory_order_relaxed);
   if (data.recorded_ops) data.state().recorded_ops.fetch_add(data.recorded_ops, std::memory_order_relaxed);
+  if (this_session && !data.missed) data.state().hits.fetch_add(1, std::memory_order_relaxed);
   data.clear();
   this_session = nullptr;
   Data::idle = std::move(data_);
@@ -98,8 +99,9 @@ void Session::Data::clear() {
   misfit = {};
   reason = {};
   danger.reset();
+  if (cause.kind != BreakKind::returned) cause = {};
   pure.reset();
-  over_limit = unrepeatable = sizes_read = false;
+  missed = over_limit = unrepeatable = sizes_read = false;
   replayed_ops = recorded_ops = 0;
 }
 
@@ -254,6 +256,10 @@ void Session::bind(Call const& call, int below, std::span<Tensor> results) {
         if (operand.impl) make_readable(*operand.impl, *why);
       return dispatch(call, below, results);
     }
+  if (call.op.kind == ir::Kind::host && !is_write(call.op)) {  // an op that a user made for the host
+    split({BreakKind::host_op, std::format("{} runs on the host: no graph holds it", call.op.name), "call it outside of the compiled function", call.at});
+    return dispatch(call, below, results);
+  }
   while (data.phase != Phase::eager) {
     if (overlapping(call)) {  // no stream can say it: between two segments, at once
       if (data.started() || fullgraph()) split(aliasing(call.at));
@@ -330,9 +336,11 @@ void Session::split(Break reason) {
     auto& found = state.sites[{reason.at.file, reason.at.line, reason.at.column, reason.kind}];
     if (!found) {
       found = std::make_unique<Site>();
-      state.breaks.push_back(reason);
+      found->number = state.breaks.size();
+      state.breaks.push_back({reason});
       base::log("breaks", "{}: {} at {}", state.options.name, reason.reason, base::short_place(reason.at));
     }
+    ++state.breaks[found->number].times;
     site = found.get();
   }
   data.site = site;

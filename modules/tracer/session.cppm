@@ -25,8 +25,13 @@ std::optional<Tensor> view_of(Impl& parent, ir::OpDef const& op, ir::Attrs const
 void copy_elements(ir::Strided const& from, ir::Strided const& to);
 /// Runs a composite op's body from rank `from`.
 std::vector<Tensor> run_body(Call const& call, int from);
+/// The name of argument k, as far as it was known when the call began.
+std::string name_at(std::span<std::string const> names, std::size_t k);
 /// Whether the call is the op that writes.
 inline bool is_write(ir::OpDef const& op) { return &op == &ir::ops::copy_; }
+
+/// The setting that would have let an earlier segment of its site serve the call that made this one, or "none: " and why (counterfactual.cpp).
+std::string counterfactual(Segment const& made, Options const& options);
 
 using ir::Parameter;
 enum class Phase : std::uint8_t { replay, record, eager };
@@ -52,6 +57,7 @@ struct Session::Data {
   std::unordered_set<Storage*> written{};
   std::optional<Active> active{};
   std::int64_t replayed_ops = 0, recorded_ops = 0;  ///< of this call, added to the State at its end
+  bool missed = false;                              ///< whether this call recorded anything
   std::unique_ptr<Segment> draft{};                 ///< this and what follows: while recording
   std::optional<ir::Symbols::Scope> scope{};
   std::unordered_map<std::uint64_t, std::int32_t> slot_of{};
@@ -103,8 +109,11 @@ struct Session::Data {
   void start_recording();  // record.cpp
   void record(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted, std::string_view module);
   void record_write(Event& event, Call const& call, std::int32_t content);
-  std::string_view module_path();              ///< of the innermost layer that is running
-  std::int32_t slot_for(Impl& impl, At at);    ///< a tensor that the host looks at
+  std::string_view module_path();                                            ///< of the innermost layer that is running
+  std::int32_t slot_for(Impl& impl, At at);                                  ///< a tensor that the host looks at
+  ir::Meta const* earlier_meta(Slot const& slot, std::int32_t index) const;  // inputs.cpp
+  std::vector<bool> varying(Impl const& impl, Slot const& slot, std::int32_t index);
+  Dims open_strides(Dims const& sizes, ir::Meta const& now, ir::Meta const* earlier);
   std::int32_t input_slot(Impl& impl, At at);  ///< a tensor that is met for the first time
   bool at_limit(Call const& call);
   Ref<Impl> new_result(Event& event, Call const& call, std::int32_t value, Ref<Impl> result);

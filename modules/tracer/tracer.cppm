@@ -7,3 +7,4 @@ export import :ops;
 export import :segment;
 export import :capture;
 export import :compile;
+export import :explain;
