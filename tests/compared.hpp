@@ -41,6 +41,12 @@ template <class Compiled>
 int graphs(Compiled const& compiled) {
   return tenon::tracer::describe(compiled.state()).graphs;
 }
+/// The guards of one graph, a line each.
+inline std::string guards_of(tenon::tracer::Explanation const& report, std::size_t graph = 0) {
+  std::string text;
+  for (auto const& guard : report.parts.at(graph).guards) text += guard.text + '\n';
+  return text;
+}
 /// The text of the last recompile's reason; empty if there was none.
 template <class Compiled>
 std::string last_reason(Compiled const& compiled) {

@@ -625,3 +625,23 @@ TEST_CASE("threads: an exception on one leaves the others alone") {
             100) == 0);
   CHECK(graphs(fast) == 1);
 }
+
+TEST_CASE("threads: at the recompile limit old entries serve all of them, and every new state is counted") {
+  auto const fast = compile(
+      [](Tensor const& x) {
+        Tensor const y = x * 2;
+        graph_break();
+        return y + 1;
+      },
+      {.dynamic = Dynamic::never, .recompile_limit = 2});
+  CHECK(wrong_in_threads(
+            [&](int t, int call) {
+              int const n = 1 + (t + call) % 6;
+              return numbers(fast(full({n}, t))) == std::vector<double>(static_cast<std::size_t>(n), 2.0 * t + 1);
+            },
+            60) == 0);
+  auto const report = describe(fast.state());
+  CHECK(report.calls == 600);
+  CHECK(report.eager_calls > 0);
+  CHECK(report.eager_calls < 600);
+}
