@@ -607,6 +607,17 @@ TEST_CASE("threads: gradients, grad modes and reports at the same time") {
   CHECK(describe(fast.state()).calls == 800);
 }
 
+TEST_CASE("threads: one pure function, with sizes and values of their own") {
+  auto const fast = compile([](Tensor const& x, double scale) { return std::vector{x * scale + 1, select(x, 0, 0), x}; }, {.pure = true});
+  CHECK(wrong_in_threads(
+            [&](int t, int call) {
+              Tensor const x = counted({2 + (t + call) % 3, 3}, t);
+              auto const got = fast(x, 1.0 + call % 2), want = fast.function()(x, 1.0 + call % 2);
+              return exactly(got) == exactly(want) && same_place(got[1], want[1]) && got[2].impl() == x.impl();
+            },
+            100) == 0);
+}
+
 TEST_CASE("threads: an exception on one leaves the others alone") {
   auto const fast = compile([](Tensor const& x, bool raise) {
     Tensor const y = x * 2;
