@@ -52,12 +52,14 @@ void Session::Data::publish(Break const& reason_to_end) {
   made.number = static_cast<int>(state().segments.size());
   made.record_seconds = seconds;
   made.next.store(site->first.load());
+  for (auto const& given : arguments.tensors)
+    if (site == &state().root) made.argument_slots.push_back(slot_of.contains(given.id) ? slot_of.at(given.id) : -1);
   for (auto const& slot : made.slots)
     if (slot.argument >= 0) site->seen[slot.argument].push_back(ir::values(slot.meta->sizes));
   if (newest) {
     state().recompiles.push_back({reason, made.number, 0, site == &state().root ? (made.events.empty() ? At{} : made.events[0].at) : cause.at});
     if (base::log_enabled("recompiles"))
-      base::log_line("recompiles", std::format("{}: recompiled: {}; a hit with: {}", state().options.name, reason.text, counterfactual(made, state().options)));
+      base::log_line("recompiles", std::format("{}: recompiled: {}; a hit with: {}", state().options.name, reason.text, counterfactual(made)));
   }
   if (pure) made.recipe = recipe_for(reason_to_end);
   segment = draft.release();

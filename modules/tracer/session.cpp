@@ -72,7 +72,6 @@ Session::~Session() {
   auto& data = *data_;
   if (data.replayed_ops) data.state().replayed_ops.fetch_add(data.replayed_ops, std::memory_order_relaxed);
   if (data.recorded_ops) data.state().recorded_ops.fetch_add(data.recorded_ops, std::memory_order_relaxed);
-  if (this_session && !data.missed) data.state().hits.fetch_add(1, std::memory_order_relaxed);
   data.clear();
   this_session = nullptr;
   Data::idle = std::move(data_);
