@@ -100,6 +100,13 @@ TEST_CASE("a counterfactual names the setting, and with it the call is a hit") {
   CHECK(number[0].counterfactual.ends_with(" as an element of a tensor argument"));
   CHECK(describe(by_tensor({2, 3, 4}).state()).recompiles.empty());
 
+  auto const pure = [&](std::initializer_list<double> list) {
+    auto fast = compile([](Tensor const& a, double s) { return a * s; }, {.pure = true});
+    for (double const s : list) (void)fast(x, s);
+    return describe(fast.state()).recompiles;
+  };
+  CHECK(pure({2.5, 3.5}).at(0).counterfactual == "args[1] as an element of a tensor argument");
+
   auto const flag = [&](std::initializer_list<bool> list) {
     auto fast = compile([](Tensor const& a, bool up) { return up ? a + 1 : a * 2; });
     for (bool const up : list) (void)fast(x, up);

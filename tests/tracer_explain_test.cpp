@@ -207,6 +207,15 @@ TEST_CASE("TENON_LOG: recompiles with what would have been a hit, the limit, bre
   REQUIRE(broke.size() == 1);
   CHECK(broke[0] == std::format("[breaks] two_ways: a tensor is used as a condition of the host at tracer_explain_test.cpp:{}:16",
                                 line_of("if (sum(y) > 0) return y * 2")));
+  std::int64_t seen = 0;  // a reader of the log may ask for the report
+  auto const asked = compile(two_ways);
+  base::set_log_topics("all");
+  base::set_log_sink([&](std::string_view, std::string_view) { seen += status(asked).breaks + describe(asked.state()).graphs; });
+  (void)asked(ones({2}));
+  (void)asked(ones({3}));
+  base::set_log_sink({});
+  base::set_log_topics("");
+  CHECK(seen > 0);
   CHECK(logged("no such topic", [&] { (void)compile(two_ways)(ones({2})); }).empty());
 }
 

@@ -306,7 +306,8 @@ class Comparison {
       found_.push_back({.what = What::number, .source = std::string(now.op->name), .place = base::short_place(now.at), .kind = Kind::fixed});
     auto const differs = [&](std::int64_t want, std::int64_t have, bool plain, bool fixed) {
       Difference d{.what = What::number, .source = std::string(now.op->name), .place = base::short_place(now.at), .kind = fixed ? Kind::fixed : Kind::usual};
-      if (!fixed && !plain) return;  // it follows from sizes
+      if (!fixed && !plain) return;                                         // it follows from sizes
+      if (!fixed && std::ranges::any_of(found_, is<Kind::number>)) return;  // the argument is named already
       for (auto const& size : found_)
         if (size.what == What::size && size.have == have && size.want == want) d.dim = size.dim;
       found_.push_back(d);
