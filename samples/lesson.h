@@ -11,6 +11,19 @@ struct Claim {
   double seconds = 0;
 };
 
+/// Runs the parts of a lesson, each of which gives a claim, and prints the verdicts behind them.
+inline std::vector<Claim> claims_of(std::initializer_list<Claim (*)()> parts) {
+  std::vector<Claim> claims;
+  for (auto const part : parts) {
+    auto const start = std::chrono::steady_clock::now();
+    claims.push_back(part());
+    claims.back().seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  heading("verdicts");
+  for (auto const& claim : claims) std::cout << std::format("{} {}: {}\n", claim.id, claim.verdict, claim.measured);
+  return claims;
+}
+
 /// The rows as JSON.
 inline std::string json_of(std::string_view sample, std::span<Claim const> claims) {
   auto const text = [](std::string_view words) {

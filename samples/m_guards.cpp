@@ -86,23 +86,50 @@ void constraints() {
   }
 }
 
-// 4. A whole set.
-// What is no tensor is compared as text, and the thread's own settings count too: with gradients on, other calls are recorded.
+// 4. Settings of the thread.
+// The same function on equal tensors is recorded in another way where gradients are off, or where autocast turns a matmul to bf16. So all settings
+// are guarded together, and a mismatch names the first that differs. One exception: the dtype of autocast matters only where it is enabled, or a
+// region that was left would make its graphs useless to those who never entered one.
+void settings_of_the_thread() {
+  heading("settings");
+  auto const autocast = [](bool enabled, DType dtype) {
+    Settings settings;
+    settings.autocast[static_cast<std::size_t>(Device::Kind::cpu)] = {enabled, dtype};
+    return settings;
+  };
+  auto const compare = [](std::string_view what, Settings const& recorded, Settings const& now) {
+    std::string const reason = mismatch(recorded, now).text;
+    std::cout << std::format("{:44} {}\n", what, reason.empty() ? "holds" : reason);
+  };
+  Settings const usual;
+  compare("as recorded", usual, {});
+  compare("without gradients", usual, {.grad_enabled = false});
+  compare("only algorithms that repeat", usual, {.deterministic = true});
+  compare("tensors are made as f64", usual, {.default_dtype = DType::f64});
+  compare("autocast to bf16", usual, autocast(true, DType::bf16));
+  compare("autocast to f16, recorded with bf16", autocast(true, DType::bf16), autocast(true, DType::f16));
+  compare("autocast off, its dtype left at f16", usual, autocast(false, DType::f16));
+}
+
+// 5. A whole set.
+// What is no tensor is compared by value, as text or as a number. Printed, each guard stands with the line that made it.
 void whole_set() {
   heading("a set");
   Symbols symbols;
   GuardSet set;
+  set.settings.deterministic = true;
   set.values.push_back({"args[1].reduction", {.text = "mean"}});
+  set.values.push_back({"args[2]", {.text = "length", .number = 3}});
   set.tensors.push_back(
       {.source = "args[0]", .expected = MetaRef(new Meta(contiguous_meta(DType::f32, {}, {symbols.symbol(64), 10}))), .symbolic = true, .at = At::current()});
   set.tensors.push_back(
       {.source = "captured", .expected = MetaRef(new Meta(contiguous_meta(DType::f64, {}, {10}))), .requires_grad = true, .at = At::current()});
   std::cout << to_string(set, symbols);
-  std::cout << "without gradients: " << mismatch(set.settings, Settings{.grad_enabled = false}).text << '\n';
   std::cout << "with \"sum\": " << mismatch(set.values[0], Plain{.text = "sum"}).text << '\n';
+  std::cout << "with 4 items: " << mismatch(set.values[1], Plain{.text = "length", .number = 4}).text << '\n';
 }
 
-// 5. What it costs.
+// 6. What it costs.
 // A Meta is immutable and shared, so most guards are the compare of one pointer; all else is looked at only when that fails. The figures are
 // nanoseconds a guard on this machine, processor time (std::clock counts microseconds), the median of nine runs.
 void costs() {
@@ -138,6 +165,7 @@ int main(int argc, char** argv) {
     one_tensor();
     symbolic_sizes();
     constraints();
+    settings_of_the_thread();
     whole_set();
     costs();
   });

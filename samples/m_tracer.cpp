@@ -101,7 +101,102 @@ void recompile() {
   std::cout << describe(fast.state());
 }
 
-// 7. What capture costs.
+// 7. A size that is marked.
+// Nobody has to wait for the second size: mark_dynamic says of a tensor that this size varies, and within which bounds. The first graph has a
+// symbol then. Should the function need one size after all, that is an error at the line which needs it, not a graph for each size.
+void marked_sizes() {
+  heading("a size that is marked");
+  auto const fast = compile([](Tensor const& x) { return sum(x * 2, {1}); }, {.name = "rows"});
+  Tensor const first = ones({4, 3});
+  mark_dynamic(first, 0, 2, 64);
+  for (Tensor const& x : {first, ones({9, 3}), ones({64, 3}), ones({65, 3})}) {
+    (void)fast(x);
+    std::cout << std::format("{} rows: graphs so far {}\n", x.size(0), describe(fast.state()).graphs);
+  }
+  for (auto const& recompile : describe(fast.state()).recompiles) std::cout << "recompiled: " << recompile.reason.text << '\n';
+  try {
+    (void)compile([](Tensor const& x) { return x + ones({4, 3}); }, {.name = "four_rows"})(first);
+  } catch (tenon::base::Error const& error) {
+    std::cout << error.what() << '\n';
+  }
+}
+
+// 8. A write into a view.
+// A graph holds no writes: each value is computed once. What your function writes into a part of a tensor becomes a new value of the whole, every
+// view is derived anew from it, and at the end it is copied back into the tensor that came in.
+void write_into_a_view() {
+  heading("a write into a view");
+  auto const boost = [](Tensor const& x) {
+    Tensor const columns = transpose(x, 0, 1);
+    select(x, 0, 1).mul_(10);
+    return columns + 0.5;
+  };
+  auto const fast = compile(boost, {.fullgraph = true, .name = "boost"});
+  Tensor const a = reshape(arange(0.0, 4.0), {2, 2}), b = clone(a);
+  std::cout << std::format("eager:    {}, x is {}\n", boost(a).to_string(), a.to_string());
+  std::cout << std::format("compiled: {}, x is {}\n", fast(b).to_string(), b.to_string());
+  std::cout << tenon::ir::to_string(describe(fast.state()).parts.at(0).graph);
+}
+
+// 9. Settings of the thread.
+// What the thread has set decides what is recorded, so it is guarded like an argument: each setting has a graph of its own, and coming back to an
+// earlier one is a hit.
+void settings_as_guards() {
+  heading("settings as guards");
+  auto const fast = compile([](Tensor const& x) { return sum(x * x); }, {.name = "square"});
+  Tensor const x = tensor({1, 2}).set_requires_grad();
+  auto const call = [&](std::string_view what) {
+    Tensor const y = fast(x);
+    std::cout << std::format("{:22} graphs so far {}; the result wants a gradient: {}\n", what, describe(fast.state()).graphs, y.requires_grad());
+  };
+  call("as a thread begins");
+  {
+    NoGrad const off;
+    call("without gradients");
+  }
+  call("as it began");
+  {
+    Settings careful = settings();
+    careful.deterministic = true;
+    SettingsScope const scope(careful);
+    call("deterministic");
+  }
+  call("as it began");
+  for (auto const& recompile : describe(fast.state()).recompiles) std::cout << "recompiled: " << recompile.reason.text << '\n';
+}
+
+// 10. A backend of your own.
+// A backend is a function from a graph to something that runs it. This one lets the passes of tenon.ir simplify the graph before the reference
+// evaluates it; one that generates code has the same type.
+Runner simplifying(tenon::ir::Graph const& graph) {
+  using namespace tenon::ir;
+  auto const simple = std::make_shared<Graph>(eliminate_dead_code(simplify(graph)));
+  std::cout << std::format("the backend got {} ops and keeps {}:\n{}", graph.nodes.size(), simple->nodes.size(), to_string(*simple));
+  auto const lowered = std::make_shared<Graph>(decompose(*simple));
+  return [lowered](std::span<Strided const> inputs, Bindings const& bindings) { return evaluate(*lowered, inputs, bindings); };
+}
+void own_backend() {
+  heading("a backend of your own");
+  auto const wasteful = [](Tensor const& x) { return transpose(transpose(x * 1, 0, 1), 0, 1) + (x - x) * 0 + relu(relu(x)); };
+  auto const fast = compile(wasteful, {.backend = simplifying, .name = "wasteful"});
+  Tensor const x = reshape(arange(-2, 2), {2, 2});
+  std::cout << std::format("{} compiled, {} eager\n", fast(x).to_string(), wasteful(x).to_string());
+}
+
+// 11. What it does now.
+// A report tells what was captured; status tells where a function stands, in a line that each step of a training can afford. A text is guarded by
+// value, so a function that is called with another text each time makes a graph for each, up to its limit; from then on new ones run eagerly.
+void standing() {
+  heading("what it does now");
+  auto const scaled = compile([](Tensor const& x, std::string const& by) { return by == "0" ? x : x * 2; }, {.recompile_limit = 3, .name = "scaled"});
+  std::cout << status(scaled);
+  for (int call = 1; call <= 5; ++call) {
+    (void)scaled(ones({2}), std::format("{}", call));
+    std::cout << status(scaled);
+  }
+}
+
+// 12. What capture costs.
 // A backend that computes nothing leaves only the capture: a chain of additions is recorded or replayed, and the difference between a long
 // chain and a short one, over the ops between them, is the price of an op. A median of fifteen; your machine's figures differ.
 Runner idle(tenon::ir::Graph const& graph) {
@@ -165,6 +260,11 @@ int main(int argc, char** argv) {
     capture();
     graph_break_at_a_condition();
     recompile();
+    marked_sizes();
+    write_into_a_view();
+    settings_as_guards();
+    own_backend();
+    standing();
     costs();
   });
 }

@@ -170,6 +170,40 @@ TEST_CASE("the lesson on explain gives its claims") {
     CHECK_MESSAGE(rows.find(part) != std::string::npos, rows);
 }
 
+TEST_CASE("the lesson on static graphs gives its claims, and the same output twice") {
+  Folder const folder;
+  auto const file = (folder.path / "rows.json").string();
+  auto const ran = sample("s1_static_graph", "--json=" + file);
+  CHECK(ran.errors == "");
+  CHECK(ran.status == 0);
+  for (std::string const part : {"programs that differ                              0\n", "Lines that differ between the two: 0"})
+    CHECK_MESSAGE(ran.output.find(part) != std::string::npos, ran.output);
+  auto const rows = text_of(file);
+  for (std::string const part : {"[{\"id\": \"1.g\", \"sample\": \"s1_static_graph\", ", "4 of 4 errors equal, 0 differences", "{\"id\": \"1.h\", ",
+                                 "300 random programs, 1500 calls", ": 0 programs differ", "\"verdict\": \"reproduced\", "})
+    CHECK_MESSAGE(rows.find(part) != std::string::npos, rows);
+  CHECK(sample("s1_static_graph", "").output == ran.output);
+}
+
+TEST_CASE("the lesson on settings gives its claims, and the same ones twice") {
+  Folder const folder;
+  auto const file = (folder.path / "rows.json").string();
+  auto const ran = sample("s2_2_modes", "--json=" + file);
+  CHECK(ran.errors == "");
+  CHECK(ran.status == 0);
+  for (std::string const part :
+       {"by_element: fullgraph: a tensor is used as a condition of the host at s2_2_modes.cpp:", "    if (sum(x) > 0) return relu(x);\n                 ^\n",
+        "without fullgraph 1, and its text is the same\n", "dropout, the generator runs on                 100       100\n",
+        "  never                1       2       3       4   as PyTorch\n", "  always               1       2       3       3       3   as PyTorch\n"})
+    CHECK_MESSAGE(ran.output.find(part) != std::string::npos, ran.output);
+  auto const rows = text_of(file);
+  for (std::string const part : {"[{\"id\": \"2.2.b\", \"sample\": \"s2_2_modes\", ", "{\"id\": \"2.2.c\", ",
+                                 "4 graphs with false, 2 automatically, 1 with true", "\"verdict\": \"reproduced with a difference\", "})
+    CHECK_MESSAGE(rows.find(part) != std::string::npos, rows);
+  std::regex const seconds("\"seconds\": [0-9.]+");
+  CHECK(std::regex_replace(sample("s2_2_modes", "--json").output, seconds, "") == std::regex_replace(rows, seconds, ""));
+}
+
 TEST_CASE("an option that does not exist is a usage error") {
   auto const ran = tour("--bogus");
   CHECK(ran.status == 2);

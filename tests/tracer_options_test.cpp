@@ -103,6 +103,18 @@ TEST_CASE("a write through a view of many places in one is refused, compiled as 
   CHECK(support::caught([&] { (void)compile(body)(ones({2})); }) == wanted);
 }
 
+TEST_CASE("a write through one row of an expanded view is seen in all rows, as in eager code; it breaks") {
+  auto const body = [](Tensor const& x) {
+    Tensor const base = x * 2;
+    Tensor wide = expand(base, {3, 2});
+    select(wide, 0, 1).add_(full({}, 1));
+    return base + sum(wide, {0});
+  };
+  auto const fast = compile(body);
+  for (int call = 0; call < 3; ++call) CHECK(numbers(fast(full({2}, call))) == numbers(body(full({2}, call))));
+  CHECK(describe(fast.state()).breaks.at(0).reason == "a view of memory that shows elements several times is written");
+}
+
 TEST_CASE("an in-place optimizer over 150 parameters is one graph, replayed") {
   std::vector<Tensor> weights, twins;
   for (int k = 0; k < 150; ++k) weights.push_back(full({3}, k)), twins.push_back(full({3}, k));
@@ -267,7 +279,7 @@ TEST_CASE("a static mark keeps a size out of the symbols") {
 
 // -- pure -----------------------------------------------------------------------------------------------------------------------------------
 
-TEST_CASE("a pure function's body runs once for each graph") {
+TEST_CASE("a pure function's body runs twice for each graph: to record it, and to see which tensors are arguments") {
   int runs = 0;
   auto const fast = compile(
       [&runs](Tensor const& x, Tensor const& w) {
@@ -284,13 +296,13 @@ TEST_CASE("a pure function's body runs once for each graph") {
     CHECK(list[0].shape() == base::Shape{3, 2});
     CHECK(list[1].impl() == x.impl());
   }
-  CHECK(runs == 1);
-  for (int const rows : {5, 7, 4}) {
+  CHECK(runs == 2);
+  for (int const rows : {5, 7, 4, 6}) {
     auto const [y, list] = fast(ones({rows, 3}), w);
     CHECK(y.shape() == base::Shape{rows, 3});
     CHECK(list[0].shape() == base::Shape{3, rows});
   }
-  CHECK(runs == 2);  // the second graph keeps the rows open
+  CHECK(runs == 4);  // the second graph keeps the rows open
   CHECK(describe(fast.state()).graphs == 2);
 }
 
@@ -313,7 +325,7 @@ TEST_CASE("results of a pure function share memory as eager ones do, and never w
   }
   CHECK(numbers(kept[0][0]) == V{1, 1, 50, 50});
   CHECK(describe(fast.state()).calls == 3);
-  CHECK(fast.state().pure_hits == 2);
+  CHECK(fast.state().pure_hits == 1);
 }
 
 TEST_CASE("what a pure function depends on is guarded: numbers, flags, texts, sizes that the host reads") {
@@ -338,10 +350,20 @@ TEST_CASE("what a pure function depends on is guarded: numbers, flags, texts, si
   CHECK(runs > 0);
 }
 
+TEST_CASE("an argument that is also captured, or passed twice, is told from the other one") {
+  Tensor const w = full({3}, 2);
+  auto const fast = compile([w](Tensor const& x, Tensor const& y) { return x * w + y; }, {.pure = true});
+  for (auto const& [x, y] : {std::pair(w, w), {w, w}, {full({3}, 5), w}, {full({3}, 6), full({3}, 1)}, {full({3}, 7), full({3}, 2)}, {w, full({3}, 3)}})
+    CHECK(numbers(fast(x, y)) == numbers(x * w + y));
+  auto const first = compile([](Tensor const& x, Tensor const&) { return x; }, {.pure = true});
+  for (auto const& [x, y] : {std::pair(w, w), {full({3}, 5), w}, {w, full({3}, 1)}, {full({3}, 7), full({3}, 2)}}) CHECK(first(x, y).impl() == x.impl());
+}
+
 TEST_CASE("what a pure function captured is held and not looked at again") {
   Tensor w = tensor({1, 2, 3});
   auto const fast = compile([&w](Tensor const& x) { return x * w; }, {.pure = true});
   CHECK(numbers(fast(ones({3}))) == V{1, 2, 3});
+  CHECK(numbers(fast(full({3}, 2))) == V{2, 4, 6});
   w = zeros({3});
   CHECK(numbers(fast(ones({3}))) == V{1, 2, 3});
 }

@@ -78,7 +78,7 @@ Var back(Node const& by, Var parent, Var content) {
   std::array const in{parent}, out{content}, cotangents{content};
   Vjp vjp{by.attrs, in, out, cotangents, {&wanted, 1}, std::vector<Var>(1)};
   by.op->vjp(vjp);
-  return cast(vjp.grads[0], parent.meta().dtype);  // a sum of booleans counts
+  return cast(vjp.grads[0], content.meta().dtype);  // a sum of booleans counts
 }
 OpDef const& row(std::string_view name) { return *find_op(name); }
 Var into_slice(Node const& by, Var parent, Var content) { return call(ops::slice_scatter, {parent, content}, by.attrs); }

@@ -8,6 +8,13 @@ import :session;
 
 namespace tenon::tracer {
 
+namespace {
+// Whether a host that asks can't tell them apart.
+bool same_look(ir::Meta const& a, ir::Meta const& b) {
+  return &a == &b || (a.dtype == b.dtype && a.device == b.device && a.sizes == b.sizes && a.strides == b.strides);
+}
+}  // namespace
+
 // What a later call needs to do without the body; null where it can't: another break or write, random streams, parameters of the host, gradients,
 // tensors that the body made on the host, sizes that the host read while they are symbols.
 std::shared_ptr<Recipe const> Session::Data::recipe_for(Break const& end) const {
@@ -17,7 +24,8 @@ std::shared_ptr<Recipe const> Session::Data::recipe_for(Break const& end) const 
   bool const same_every_time = std::ranges::none_of(draft->events, [](Event const& event) {
     return event.op && (event.op->kind == ir::Kind::random || event.op->kind == ir::Kind::host || event.op->kind == ir::Kind::collective);
   });
-  if (!alone || !sizes_only || !same_every_time || (sizes_read && !names.empty())) return nullptr;
+  bool const seen_at_entry = argument_metas.size() == arguments.tensors.size();
+  if (!alone || !seen_at_entry || !sizes_only || !same_every_time || (sizes_read && !names.empty())) return nullptr;
   auto recipe = std::make_shared<Recipe>();
   recipe->result = pure->result;
   for (auto const& leaf : pure->leaves) {
@@ -37,6 +45,10 @@ std::shared_ptr<Recipe const> Session::Data::recipe_for(Break const& end) const 
     auto const place = static_cast<std::size_t>(index);
     recipe->captured.push_back(draft->slots[place].argument < 0 ? frame->slots[place] : Ref<Impl>());
   }
+  for (auto const& [impl, id, needs_grad] : arguments.tensors) recipe->recorded.push_back({id, argument_metas.at(recipe->recorded.size()), needs_grad});
+  for (auto const index : draft->input_slots)  // these are guarded
+    if (auto const k = draft->slots[static_cast<std::size_t>(index)].argument; k >= 0) recipe->recorded[static_cast<std::size_t>(k)].meta = nullptr;
+  recipe->verified = std::make_unique<std::atomic<bool>[]>(arguments.tensors.size());
   recipe->maker.assign(draft->slots.size(), -1);
   for (std::size_t n = 0; n < draft->events.size(); ++n)
     if (draft->events[n].view) recipe->maker[static_cast<std::size_t>(draft->events[n].result)] = static_cast<std::int32_t>(n);
@@ -69,12 +81,44 @@ Tensor Session::Data::made_for(std::int32_t slot, std::vector<std::int32_t>& mad
   return Tensor(impl);
 }
 
+// The body ran under replay: an argument that is no other tensor of this call, and was met where the recording met it, is one.
+void Session::Data::verify() const {
+  auto const& recipe = segment->recipe;
+  if (!recipe || recipe->leaves.size() != pure->leaves.size() || frame->event != segment->events.size()) return;
+  auto const given = [&](std::int32_t k) { return arguments.tensors[static_cast<std::size_t>(k)].impl; };
+  std::unordered_map<Impl const*, int> seen;
+  for (auto const& argument : arguments.tensors) ++seen[argument.impl];
+  for (auto const& held : recipe->captured)
+    if (held) ++seen[held.get()];
+  std::vector<bool> met(arguments.tensors.size(), true);
+  for (auto const index : segment->input_slots)
+    if (auto const k = segment->slots[static_cast<std::size_t>(index)].argument; k >= 0)
+      met[static_cast<std::size_t>(k)] = frame->slots[static_cast<std::size_t>(index)].get() == given(k);
+  for (std::size_t n = 0; n < recipe->leaves.size(); ++n) {
+    auto const& [slot, k] = recipe->leaves[n];
+    if (slot >= 0 && frame->slots[static_cast<std::size_t>(slot)] != pure->leaves[n]) return;  // the result is put together in another way
+    if (k >= 0 && pure->leaves[n].get() != given(k)) return;
+    if (slot < 0 && k < 0 && pure->leaves[n]) return;
+  }
+  for (std::size_t k = 0; k < met.size(); ++k)
+    if (met[k] && arguments.tensors[k].id != recipe->recorded[k].id && seen[arguments.tensors[k].impl] == 1) recipe->verified[k].store(true);
+}
+
 std::shared_ptr<void const> Session::pure_result(std::vector<Tensor>& leaves) {
   auto& data = *data_;
   if (data.phase != Phase::replay || !data.segment->recipe) return nullptr;
   auto const& recipe = *data.segment->recipe;
   auto const& segment = *data.segment;
-  bool fits = true;
+  // The recording can't tell an argument from a captured tensor, or from another argument, that is the same one: where an argument is another tensor
+  // now, the body must have run once with it.
+  bool fits = data.arguments.tensors.size() == recipe.recorded.size();
+  for (std::size_t k = 0; fits && k < recipe.recorded.size(); ++k) {
+    auto const& [impl, id, needs_grad] = data.arguments.tensors[k];
+    auto const& then = recipe.recorded[k];
+    fits = id == then.id || recipe.verified[k].load(std::memory_order_relaxed);
+    if (then.meta) fits = fits && needs_grad == then.needs_grad && same_look(*impl->meta, *then.meta);
+  }
+  if (!fits) return nullptr;
   for (std::size_t k = 0; fits && k < segment.input_slots.size(); ++k) {
     auto const index = segment.input_slots[k];
     auto const argument = segment.slots[static_cast<std::size_t>(index)].argument;
@@ -102,6 +146,7 @@ std::shared_ptr<void const> Session::pure_result(std::vector<Tensor>& leaves) {
 
 void Session::finish_pure(std::vector<Ref<Impl>> leaves, std::shared_ptr<void const> result) {
   data_->pure.emplace(std::move(leaves), std::move(result));
+  if (data_->phase == Phase::replay) data_->verify();
   finish();
 }
 

@@ -76,7 +76,7 @@ std::int32_t Session::Data::value_of(std::int32_t index) {
   auto const root = static_cast<std::size_t>(draft->slots[place].root);
   auto& origin = origins[place];
   if (origin.parent >= 0 && origin.version != versions[root]) {
-    current[place] = draft->graph.add(*origin.op, {ir::Input{value_of(origin.parent), {}}}, *origin.attrs);
+    current[place] = draft->graph.add(*origin.op, {ir::Input{value_of(origin.parent), {}}}, *origin.attrs, origin.at);
     origin.version = versions[root];
   }
   return current[place];
@@ -155,9 +155,12 @@ ir::Attrs Session::Data::generalised(ir::Attrs const* earlier, Call const& call)
 // A slot for one result of a call: a view over its operand's memory, or a proxy that the launch will fill.
 Ref<Impl> Session::Data::new_result(Event& event, Call const& call, std::int32_t value, Ref<Impl> result) {
   auto const index = static_cast<std::int32_t>(draft->slots.size());
-  auto const& meta = draft->graph.values[static_cast<std::size_t>(value)].meta;
+  auto meta = draft->graph.values[static_cast<std::size_t>(value)].meta;
+  bool const adopted = static_cast<bool>(result);
   if (!result && call.op.geometry)
     if (auto view = view_of(*call.operands[0].impl, call.op, call.attrs)) result = view->ref();
+  bool const copied = call.op.geometry && (adopted ? result->storage != call.operands[0].impl->storage : !result);
+  if (copied) meta = ir::MetaRef(new ir::Meta(ir::contiguous_meta(meta->dtype, meta->device, meta->sizes)));  // a value may lie otherwise than its tensor
   if (!result) {
     auto plain = meta;
     auto const symbolic = [](Dim dim) { return dim.node >= 0; };
@@ -176,8 +179,9 @@ Ref<Impl> Session::Data::new_result(Event& event, Call const& call, std::int32_t
   draft->slots.push_back({.root = root, .value = value, .meta = meta});
   current.push_back(value);
   versions.push_back(0);
-  origins.push_back(event.view ? Origin{event.slots[0], &call.op, std::make_shared<ir::Attrs const>(event.attrs), versions[static_cast<std::size_t>(root)]}
-                               : Origin{});
+  origins.push_back(event.view
+                        ? Origin{event.slots[0], &call.op, std::make_shared<ir::Attrs const>(event.attrs), versions[static_cast<std::size_t>(root)], call.at}
+                        : Origin{});
   slot_of.emplace(result->id, index);
   frame->slots.push_back(result);
   return result;
@@ -214,9 +218,10 @@ std::string_view Session::Data::module_path() {
 // A write gives its slot another value, and through a view each parent up to the memory's own slot.
 void Session::Data::record_write(Event& event, Call const& call, std::int32_t content) {
   auto& graph = draft->graph;
-  auto const& target = *draft->slots[static_cast<std::size_t>(event.slots[0])].meta;
+  ir::Meta target = *draft->slots[static_cast<std::size_t>(event.slots[0])].meta;
+  target.strides = call.operands[0].impl->meta->strides;  // the slot's may be those of a value that was written into its parent
   auto const meta = [&](std::int32_t value) -> ir::Meta const& { return *graph.values[static_cast<std::size_t>(value)].meta; };
-  (void)ir::infer(call.op, std::array{&target, &meta(content)}, std::array<Scalar, 2>{}, {});
+  (void)ir::infer(call.op, std::array<ir::Meta const*, 2>{&target, &meta(content)}, std::array<Scalar, 2>{}, {});
   if (meta(content).dtype != target.dtype) content = graph.add(ir::ops::to, {{content, {}}}, ir::Attrs{}.with(target.dtype), call.at);
   if (meta(content).device != target.device) content = graph.add(ir::ops::to_device, {{content, {}}}, ir::Attrs{}.with(target.device), call.at);
   if (ir::values(meta(content).sizes) != ir::values(target.sizes))

@@ -53,6 +53,13 @@ struct Recipe {
   std::vector<Leaf> leaves;
   std::vector<Ref<Impl>> captured;  ///< per input slot: the tensor, unless it is an argument
   std::vector<std::int32_t> maker;  ///< per slot: the event of a view
+  struct Then {
+    std::uint64_t id;
+    ir::MetaRef meta;  ///< of one that the graph does not read: the body may have asked for its sizes
+    bool needs_grad;
+  };
+  std::vector<Then> recorded;                     ///< the tensors of the arguments then,
+  std::unique_ptr<std::atomic<bool>[]> verified;  ///< and whether a later call has shown that another one takes its place
 };
 /// A straight piece of a function between two sites: the recorded stream and the graph that computes it. Immutable once published.
 struct Segment {

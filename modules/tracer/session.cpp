@@ -88,6 +88,7 @@ void Session::Data::clear() {
     draft = nullptr;
     slot_of.clear();
     argument_of.clear();
+    argument_metas.clear();
     own_names.clear();
     module_calls.clear();
     names_of_tensors.clear();
@@ -123,6 +124,8 @@ void Session::Data::begin() {
     if (candidate != hot && enter(*candidate)) return;
   if (hot) misfit = first;
   shadow = hot ? hot : site->first.load(std::memory_order_acquire);
+  if (state().options.pure && site == &state().root)  // they are alive now
+    for (auto const& given : arguments.tensors) argument_metas.push_back(given.impl->meta);
   start_recording();
 }
 
@@ -131,7 +134,7 @@ bool Session::Data::refuse(Misfit why) {
   return false;
 }
 
-bool Session::Data::enter(Segment& candidate) {
+bool Session::Data::enter(Segment& candidate, bool begun) {
   if (candidate.guards.settings != began_with) return refuse({.kind = Misfit::settings, .segment = &candidate});
   bool const at_entry = site == &state().root;
   if (at_entry && (candidate.guards.values.size() != arguments.values.size())) return refuse({.kind = Misfit::count, .segment = &candidate, .at = -1});
@@ -148,7 +151,7 @@ bool Session::Data::enter(Segment& candidate) {
   bool const symbols = !candidate.graph.symbols.names().empty();
   if (symbols) fresh->bindings = guards::unbound(candidate.graph.symbols);
   Misfit found{.segment = &candidate};
-  for (std::size_t k = 0; at_entry && k < candidate.input_slots.size() && found.kind == Misfit::none; ++k) {  // behind a break the arguments may be gone
+  for (std::size_t k = 0; at_entry && !begun && k < candidate.input_slots.size() && found.kind == Misfit::none; ++k) {  // a body that runs may have let them go
     auto const& slot = candidate.slots[static_cast<std::size_t>(candidate.input_slots[k])];
     if (slot.argument < 0) continue;
     if (std::cmp_greater_equal(slot.argument, arguments.tensors.size())) {
@@ -183,7 +186,7 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
   Misfit const first = misfit;
   std::unique_ptr<Frame> const kept = std::move(frame);  // holds the operands of `calls`
   for (Segment* candidate = site->first.load(std::memory_order_acquire); candidate; candidate = candidate->next.load(std::memory_order_acquire)) {
-    if (candidate == failed || !enter(*candidate)) continue;
+    if (candidate == failed || !enter(*candidate, true)) continue;
     forget_inputs();
     bool matches = true;
     for (auto const& call : calls) {
@@ -227,8 +230,12 @@ std::optional<Break> Session::Data::hazard(Call const& call) {
   for (std::size_t k = 0; k < call.operands.size(); ++k) {
     Impl* const impl = call.operands[k].impl;
     if (!impl) continue;
+    auto const slot = slot_of.find(impl->id);
+    bool const known = slot != slot_of.end();
+    if (write && k == 0 && known && through_overlap(slot->second))
+      return Break{BreakKind::aliasing, "a view of memory that shows elements several times is written", "clone what was expanded before it is written",
+                   call.at};
     if (impl->storage->pending) continue;
-    bool const known = slot_of.contains(impl->id);
     if (!known && written.contains(impl->storage.get())) return aliasing(call.at);
     if (write && k == 0) {
       auto const found = input_of.find(impl->storage.get());
@@ -236,6 +243,12 @@ std::optional<Break> Session::Data::hazard(Call const& call) {
     }
   }
   return std::nullopt;
+}
+// Whether a slot is a view of one that shows elements several times: no value of that one says what a write does.
+bool Session::Data::through_overlap(std::int32_t slot) const {
+  for (slot = origins[static_cast<std::size_t>(slot)].parent; slot >= 0; slot = origins[static_cast<std::size_t>(slot)].parent)
+    if (auto const& meta = *frame->slots[static_cast<std::size_t>(slot)]->meta; ir::overlaps(meta.sizes, meta.strides)) return true;
+  return false;
 }
 void Session::Data::note_input(Impl& impl) {
   auto const [at, fresh] = input_of.try_emplace(impl.storage.get(), Owner{impl.id});
@@ -287,10 +300,18 @@ void Session::bind(Call const& call, int below, std::span<Tensor> results) {
 
 ir::MetaRef Session::meta_of(Impl& impl, At at) {
   auto& data = *data_;
-  if (data.phase == Phase::replay) {
+  while (data.phase == Phase::replay) {
     bool const due = data.frame->event < data.segment->events.size() && !data.segment->events[data.frame->event].op;
     if (!due || data.bound(impl) || data.match_touch(impl)) return impl.meta;
-    if (data.diverge([&] { return data.match_touch(impl); })) return impl.meta;
+    if (data.danger)
+      split(*std::exchange(data.danger, std::nullopt));
+    else if (data.diverge([&] { return data.match_touch(impl); }))
+      return impl.meta;
+  }
+  // Looking at a tensor makes it an input; one whose memory was written under another name must be met in the next segment.
+  if (data.phase == Phase::record && !data.slot_of.contains(impl.id) && !impl.storage->pending && data.written.contains(impl.storage.get())) {
+    split(aliasing(at));
+    return meta_of(impl, at);
   }
   if (data.phase == Phase::record) return data.draft->slots[static_cast<std::size_t>(data.slot_for(impl, at))].meta;
   return impl.meta;

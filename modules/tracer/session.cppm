@@ -66,6 +66,7 @@ struct Session::Data {
     ir::OpDef const* op = nullptr;
     std::shared_ptr<ir::Attrs const> attrs{};
     std::int32_t version = 0;  ///< of the root, when `value` was derived
+    At at{};
   };
   std::vector<Origin> origins{};
   std::vector<std::int32_t> current{}, versions{};  ///< per slot: its value now; of roots: writes so far
@@ -82,7 +83,8 @@ struct Session::Data {
     std::vector<Ref<Impl>> leaves;
     std::shared_ptr<void const> result;
   };
-  std::optional<Pure> pure{};  ///< the result of a pure function that was recorded
+  std::optional<Pure> pure{};                 ///< the result of a pure function that was recorded
+  std::vector<ir::MetaRef> argument_metas{};  ///< of a pure function's call, when it began
   bool unrepeatable = false, sizes_read = false;
   bool over_limit = false;                                        ///< the site has as many segments as it may: this recording is run, not kept
   std::unordered_map<std::uint64_t, std::int32_t> argument_of{};  ///< tensors of the arguments by identity
@@ -94,11 +96,12 @@ struct Session::Data {
   State& state() const { return *at_work; }
   void clear();                   ///< ready for another call
   void begin(), forget_inputs();  // session.cpp
-  bool enter(Segment& candidate), refuse(Misfit why);
+  bool enter(Segment& candidate, bool begun = false), refuse(Misfit why);
   void end(Break const& reason);
   bool diverge(std::function<bool()> const& fits);
   std::optional<Break> hazard(Call const& call);
   bool bound(Impl const& impl) const, started() const;
+  bool through_overlap(std::int32_t slot) const;
   void note_input(Impl& impl);
   bool match(Call const& call, std::span<Tensor> results, std::span<Ref<Impl> const> adopted);
   static bool marks_hold(guards::TensorGuard const& guard, Impl const& impl);
@@ -122,6 +125,7 @@ struct Session::Data {
   Scalar generalised(Scalar const* earlier, Scalar const& now);
   Dim generalised(Parameter::Type type, Dim const* earlier, Dim now);
   std::shared_ptr<Recipe const> recipe_for(Break const& end) const;  // pure.cpp
+  void verify() const;
   Tensor made_for(std::int32_t slot, std::vector<std::int32_t>& made);
   Dim marked_symbol(Marks::Mark const& mark, std::int32_t guard, int dim, std::int64_t size, At at);
   std::string broken_mark() const;
