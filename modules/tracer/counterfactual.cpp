@@ -166,7 +166,7 @@ class Comparison {
       for (std::size_t d = 0; d < expected.sizes.size(); ++d) {
         auto const size = expected.sizes[d];
         auto const number = actual.sizes[d].value;
-        if (guards::agrees(size, number, earlier_.graph.symbols, bindings_)) continue;
+        if (fits(size, number)) continue;
         Kind const kind = !inner ? Kind::usual : always && size.node < 0 ? Kind::inner : Kind::inner_shared;
         found_.push_back({.what = What::size, .source = source, .dim = static_cast<int>(d), .have = number, .want = size.value, .kind = kind});
       }
@@ -182,20 +182,28 @@ class Comparison {
     };
     if (std::ranges::any_of(found_, marked) && one_tensor_twice(made_.argument_slots) && !one_tensor_twice(earlier_.argument_slots))
       found_.push_back({.what = What::aliasing, .kind = Kind::twice});  // its marks would be those of both arguments
-    fill(earlier_.graph.symbols, bindings_);
   }
-  // Sizes that nothing bound get their hints: an expression over them has a value then.
-  static void fill(ir::Symbols const& symbols, ir::Bindings& bindings) {
+  // With the hints for what nothing bound: every expression has a value then.
+  static ir::Bindings filled(ir::Symbols const& symbols, ir::Bindings bindings) {
     for (int k = 0; std::cmp_less(k, symbols.names().size()); ++k)
-      if (auto& bound = bindings.whole[static_cast<std::size_t>(k)]; symbols.names()[static_cast<std::size_t>(k)][0] == 's' && bound == ir::absent)
-        bound = symbols.whole_symbol(k).value;
+      if (auto& bound = bindings.whole[static_cast<std::size_t>(k)]; bound == ir::absent && !symbols.is_real_symbol(k)) bound = symbols.whole_symbol(k).value;
+    return bindings;
+  }
+  // Whether a number of this call is what the earlier segment expects; a bare symbol is bound where it is met first.
+  bool fits(Dim expected, std::int64_t actual) {
+    auto const& symbols = earlier_.graph.symbols;
+    bool const composed = symbols.own(expected).node >= 0 && symbols.symbol_number(expected) < 0;
+    return composed ? symbols.evaluate(expected, filled(symbols, bindings_)) == actual : guards::agrees(expected, actual, symbols, bindings_);
+  }
+  bool fits(Scalar const& expected, Scalar const& actual) {
+    bool const whole = expected.kind == ir::ScalarKind::whole && actual.kind == expected.kind;
+    return whole ? fits(Dim(expected.whole, expected.node, expected.owner), actual.whole) : guards::agrees(expected, actual, earlier_.graph.symbols, bindings_);
   }
 
   // Whether the strides are those expected, or follow in both from the sizes in one order of the dims.
   bool same_layout(ir::Meta const& expected, ir::Meta const& actual) {
     bool equal = true;
-    for (std::size_t d = 0; d < expected.sizes.size(); ++d)
-      equal = equal && (actual.sizes[d].value == 1 || guards::agrees(expected.strides[d], actual.strides[d].value, earlier_.graph.symbols, bindings_));
+    for (std::size_t d = 0; d < expected.sizes.size(); ++d) equal = equal && (actual.sizes[d].value == 1 || fits(expected.strides[d], actual.strides[d].value));
     std::vector<std::size_t> order(expected.sizes.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::stable_sort(order, {}, [&](std::size_t d) { return expected.strides[d].value; });
@@ -222,8 +230,7 @@ class Comparison {
   // The first fact on sizes that does not hold under these bindings.
   static std::optional<Difference> broken(Segment const& of, ir::Bindings bindings) {
     auto const& symbols = of.graph.symbols;
-    for (int k = 0; std::cmp_less(k, symbols.names().size()); ++k)
-      if (auto& bound = bindings.whole[static_cast<std::size_t>(k)]; bound == ir::absent && !symbols.is_real_symbol(k)) bound = symbols.whole_symbol(k).value;
+    bindings = filled(symbols, std::move(bindings));
     for (std::size_t k = 0; k < symbols.constraints.size(); ++k) {
       auto const& constraint = symbols.constraints[k];
       if (guards::holds(constraint, symbols, bindings)) continue;
@@ -300,7 +307,6 @@ class Comparison {
   // The numbers of event n that differ.
   void numbers(std::size_t n) {
     Event const &before = earlier_.events[n], &now = made_.events[n];
-    auto const& symbols = earlier_.graph.symbols;
     if (!now.op) return;
     if (before.attrs.text != now.attrs.text)
       found_.push_back({.what = What::number, .source = std::string(now.op->name), .place = base::short_place(now.at), .kind = Kind::fixed});
@@ -316,8 +322,7 @@ class Comparison {
     for (std::size_t k = 0; k < now.scalars.size(); ++k) {
       auto const &want = before.scalars[k], &have = now.scalars[k];
       Scalar const number = made_.graph.symbols.evaluate(have, {});
-      if (!guards::agrees(want, number, symbols, bindings_))
-        differs(want.whole, number.whole, have.node < 0 || guessed || have.kind == ir::ScalarKind::real, false);
+      if (!fits(want, number)) differs(want.whole, number.whole, have.node < 0 || guessed || have.kind == ir::ScalarKind::real, false);
     }
     std::size_t at = 0, real_at = 0;
     for (auto const& parameter : ir::signature(*now.op).parameters) {
@@ -333,12 +338,11 @@ class Comparison {
       for (; count > 0; --count) {
         if (real) {
           Scalar const number = made_.graph.symbols.evaluate(now.attrs.nums[real_at], {});
-          if (!guards::agrees(before.attrs.nums[real_at], number, symbols, bindings_)) differs(0, 0, true, !may_vary);
+          if (!fits(before.attrs.nums[real_at], number)) differs(0, 0, true, !may_vary);
           ++real_at;
         } else {
           auto const have = now.attrs.ints[at];
-          if (!guards::agrees(before.attrs.ints[at], have.value, symbols, bindings_))
-            differs(before.attrs.ints[at].value, have.value, have.node < 0 || guessed, !may_vary);
+          if (!fits(before.attrs.ints[at], have.value)) differs(before.attrs.ints[at].value, have.value, have.node < 0 || guessed, !may_vary);
           ++at;
         }
       }
