@@ -119,6 +119,28 @@ TEST_CASE("an inline vector behaves as a vector, on either side of its inline ro
     }
     if (!std::ranges::equal(ours, theirs)) FAIL_CHECK(step);
   }
+  InlineVector<int, 4> const two{5, 6};
+  CHECK(two[1] == 6);
+  CHECK_THROWS_WITH_AS((void)two[2], "item 2 of a list of 2", Bug);  // there is room for it, but nothing was put there
+  ours.resize(9, 1);
+  CHECK_THROWS_WITH_AS((void)ours[9], "item 9 of a list of 9", Bug);
+}
+
+TEST_CASE("the first Ref to an object counts as any other") {
+  struct Counted : RefCounted {
+    bool* gone;
+    explicit Counted(bool* flag) : gone(flag) {}
+    ~Counted() { *gone = true; }
+  };
+  bool gone = false;
+  auto first = make_ref<Counted>(&gone);
+  CHECK(first.use_count() == 1);
+  auto second = first;
+  CHECK(second.use_count() == 2);
+  first = nullptr;
+  CHECK_FALSE(gone);
+  second = nullptr;
+  CHECK(gone);
 }
 
 TEST_CASE("buffers are aligned and counted") {

@@ -150,6 +150,39 @@ TEST_CASE("a history of 200,000 calls is taken down without recursion") {
   CHECK(x.grad().item() == 1);
 }
 
+TEST_CASE("a history that several threads made is walked in order, and may end on another one") {
+  Tensor const x = tensor({1.5, -2}).set_requires_grad();
+  Tensor twice, y;
+  std::thread([&] {
+    Tensor far = x;
+    for (int k = 0; k < 1000; ++k) far = far + 1;  // this thread has made many calls, the next one none
+    twice = x * 2;
+  }).join();
+  std::thread([&] { y = (twice + 1) * (twice * 3); }).join();
+  CHECK(numbers(gradients(y, std::array{twice}, ones({2}))[0]) == std::vector<double>{21, -21});  // 6 t + 3 at t = 3, -4
+  y.backward(ones({2}));
+  CHECK(numbers(x.grad()) == std::vector<double>{42, -42});  // 24 x + 6
+  std::thread([last = std::move(y), before = std::move(twice)] {}).join();
+}
+
+TEST_CASE("what is kept of a call for the next one holds nothing of it") {
+  Tensor const x = tensor({1, 2}).set_requires_grad();
+  for (int parts : {7, 1, 2, 9, 3}) {  // more operands than a node has room for, and fewer
+    std::vector<Tensor> list;
+    for (int k = 0; k < parts; ++k) list.push_back(k % 2 ? x * (k + 1) : x.detach());
+    list.push_back(x + 1);
+    int const memory = x.impl()->storage.use_count(), holders = x.ref().use_count();
+    {
+      Tensor const all = cat(list);
+      double factor = 1;
+      for (int k = 1; k < parts; k += 2) factor += k + 1;
+      CHECK(numbers(gradients(sum(all), std::array{x})[0]) == std::vector<double>{factor, factor});
+    }
+    CHECK(x.impl()->storage.use_count() == memory);
+    CHECK(x.ref().use_count() == holders);
+  }
+}
+
 TEST_CASE("errors in a body leave what eager would leave") {
   auto body = [](Tensor& x, bool raise) {
     x.mul_(2.0);

@@ -32,6 +32,13 @@ class Ref {
     std::swap(pointer_, other.pointer_);
     return *this;
   }
+  /// The first Ref to what no other thread knows yet: counted without an atomic operation.
+  static Ref first(T* pointer) {
+    pointer->references.store(pointer->references.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    Ref made;
+    made.pointer_ = pointer;
+    return made;
+  }
   ~Ref() {
     if (pointer_ && change(-1) == 0) delete pointer_;
   }
@@ -63,7 +70,7 @@ class Ref {
 /// Makes a T and the first Ref to it.
 template <class T, class... Args>
 Ref<T> make_ref(Args&&... args) {
-  return Ref<T>(new T(std::forward<Args>(args)...));
+  return Ref<T>::first(new T(std::forward<Args>(args)...));
 }
 
 /// Bytes held by buffers now, the most ever since `reset_peak`, and how many buffers were ever made; of the whole process.

@@ -93,4 +93,6 @@ Device device_of(std::string_view name) {
   return {.kind = static_cast<Device::Kind>(kind - kinds.begin()), .index = index};
 }
 
+void no_such_item(std::size_t index, std::size_t size) { throw Bug(std::format("item {} of a list of {}", index, size)); }
+
 }  // namespace tenon::base

@@ -39,14 +39,16 @@ std::string to_string(Device device);
 /// The device of that name; Error naming an unknown one.
 Device device_of(std::string_view name);
 
-/// A vector of trivially copyable elements whose first N need no allocation.
+/// Throws Bug: a list of `size` has no item `index`.
+[[noreturn]] void no_such_item(std::size_t index, std::size_t size);
+/// A vector of trivially copyable elements whose first N need no allocation; an index is checked.
 template <class T, std::size_t N>
 class InlineVector {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
   using value_type = T;
-  InlineVector() = default;
+  InlineVector() {}
   InlineVector(std::initializer_list<T> items) { assign(std::span<T const>(items.begin(), items.size())); }
   explicit InlineVector(std::span<T const> items) { assign(items); }
   InlineVector(InlineVector const& other) { assign(other); }
@@ -61,16 +63,16 @@ class InlineVector {
   }
   ~InlineVector() { delete[] heap_; }
 
-  T* data() { return heap_ ? heap_ : inline_; }
-  T const* data() const { return heap_ ? heap_ : inline_; }
+  T* data() { return heap_ ? heap_ : reinterpret_cast<T*>(inline_); }
+  T const* data() const { return heap_ ? heap_ : reinterpret_cast<T const*>(inline_); }
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
   T* begin() { return data(); }
   T* end() { return data() + size_; }
   T const* begin() const { return data(); }
   T const* end() const { return data() + size_; }
-  T& operator[](std::size_t i) { return data()[i]; }
-  T const& operator[](std::size_t i) const { return data()[i]; }
+  T& operator[](std::size_t i) { return data()[checked(i)]; }
+  T const& operator[](std::size_t i) const { return data()[checked(i)]; }
   T& back() { return data()[size_ - 1]; }
   T const& back() const { return data()[size_ - 1]; }
   void clear() { size_ = 0; }
@@ -92,6 +94,11 @@ class InlineVector {
   bool operator==(InlineVector const& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
 
  private:
+  std::size_t checked(std::size_t i) const {
+    if (i >= size_) [[unlikely]]
+      no_such_item(i, size_);
+    return i;
+  }
   void grow(std::size_t capacity) {
     T* larger = new T[capacity];
     std::copy(begin(), end(), larger);
@@ -108,7 +115,7 @@ class InlineVector {
   }
   T* heap_ = nullptr;
   std::uint32_t size_ = 0, capacity_ = N;
-  T inline_[N]{};
+  alignas(T) std::byte inline_[sizeof(T) * N];  // left as it is: most lists are short, and made many times a call
 };
 
 }  // namespace tenon::base

@@ -4,7 +4,6 @@ import tenon.base;
 
 namespace tenon::ir {
 using base::DType;
-using base::ensure;
 
 namespace {
 constexpr std::int64_t row_length = 256;
@@ -180,7 +179,7 @@ void evaluate(OpDef const& op, std::span<Strided const> in, std::span<Scalar con
   Kernel const kernel{op, attrs, in, scalars, out};
   if (op.evaluate) return op.evaluate(kernel);
   if (op.element.real) return evaluate_pointwise(kernel);
-  ensure(op.geometry != nullptr, std::format("{} has no kernel: decompose it first", op.name));
+  if (!op.geometry) throw base::Bug(std::format("{} has no kernel: decompose it first", op.name));
   evaluate_view(kernel);
 }
 

@@ -40,6 +40,7 @@ void lists_body(Body& b) {
   AttrReader reader{b.attrs};
   auto const left = reader.list(), right = reader.list();
   if (left.size() != right.size()) fail("tensordot: {} dims of one and {} of the other", left.size(), right.size());
+  if (!left.empty() && (x.rank() == 0 || y.rank() == 0)) fail("tensordot: {} dims of {} and {}", left.size(), to_string(x.meta()), to_string(y.meta()));
   auto const order = [](Var of, std::span<Dim const> inner, bool last) {
     auto const mask = inner.empty() ? std::vector<bool>(static_cast<std::size_t>(of.rank()), false) : dim_mask("tensordot", inner, of.rank());
     Dims dims, named;

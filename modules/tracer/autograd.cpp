@@ -94,6 +94,7 @@ struct Backward {
   std::map<std::pair<std::uint64_t, TapeNode*>, std::pair<Ref<TapeNode>, std::vector<Tensor>>, std::greater<>> waiting{};
   std::unordered_map<std::uint64_t, std::pair<Ref<Impl>, Tensor>> leaves{};
   std::vector<std::uint64_t> leaf_order{};
+  std::vector<ir::Var> in{}, out{}, cotangents{};  // of the call whose rule runs
   Backward(int from, At at) : emit(from, at) {}
 
   Tensor sum(Tensor const& a, Tensor const& b) {
@@ -139,7 +140,9 @@ struct Backward {
     emit.at = node.at;
     emit.values.clear();
     emit.metas.clear();
-    std::vector<ir::Var> in, out, cotangents;
+    in.clear();
+    out.clear();
+    cotangents.clear();
     auto const inputs = node.inputs(), results = node.results();
     base::InlineVector<bool, 8> wanted;
     for (auto const& input : inputs) {
@@ -216,7 +219,7 @@ struct TapeNode::Spares {
 constinit thread_local TapeNode::Spares TapeNode::spares{};
 
 Ref<TapeNode> TapeNode::make(ir::OpDef const& op, ir::Attrs const& attrs, At at, std::size_t operands, std::size_t results) {
-  Ref<TapeNode> node(spares.take());
+  auto node = Ref<TapeNode>::first(spares.take());
   node->op = &op;
   node->attrs = attrs;
   node->at = at;

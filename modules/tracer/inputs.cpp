@@ -86,7 +86,8 @@ std::int32_t Session::Data::input_slot(Impl& impl, At at) {
     if (!varies[d] || mark(d).fixed || sizes[d].value < 2) continue;
     any = true;
     symbolic[d] = Dim(sizes[d].value);
-    for (int number = 0; std::cmp_less(number, symbols.names().size()); ++number)  // equal sizes share a symbol
+    // Where all sizes are symbols from the start, equal ones share one; sizes that were seen to vary need not vary together.
+    for (int number = 0; state().options.dynamic == Dynamic::always && std::cmp_less(number, symbols.names().size()); ++number)
       if (symbols.names()[static_cast<std::size_t>(number)][0] == 's' && symbols.whole_symbol(number).value == sizes[d].value &&
           std::ranges::find(marked, number, &Marked::symbol) == marked.end())
         symbolic[d] = symbols.whole_symbol(number);

@@ -5,7 +5,6 @@ import tenon.ir;
 import :session;
 
 namespace tenon::tracer {
-using base::ensure;
 
 Interpreter& tape();  // autograd.cpp
 
@@ -125,10 +124,13 @@ std::vector<Tensor> apply_all(ir::OpDef const& op, std::span<Arg const> operands
   return results;
 }
 
+ir::MetaRef DispatchEmit::seen(Tensor const& tensor) const {
+  auto* session = Session::current();
+  return session ? session->meta_of(*tensor.impl(), at) : tensor.impl()->meta;
+}
 ir::Var DispatchEmit::add(Tensor const& tensor) {
   values.push_back(tensor);
-  auto* session = Session::current();
-  metas.push_back(session ? session->meta_of(*tensor.impl(), at) : tensor.impl()->meta);
+  metas.push_back(seen(tensor));
   return {*this, static_cast<int>(values.size()) - 1};
 }
 ir::Var DispatchEmit::add(ir::MetaRef meta) {
@@ -142,18 +144,19 @@ int DispatchEmit::op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir:
     Impl* impl = nullptr;
     if (input.value >= 0) {
       impl = values[static_cast<std::size_t>(input.value)].impl();
-      ensure(impl != nullptr, std::format("a rule reads an operand that its row's `saves` does not name (in a call of {})", op.name));
+      if (!impl) throw base::Bug(std::format("a rule reads an operand that its row's `saves` does not name (in a call of {})", op.name));
     }
     list.push_back({impl, input.scalar});
   }
   Call const call{op, list, attrs, at};
   auto const first = static_cast<int>(values.size());
-  std::vector<Tensor> results;
-  if (runs_as_body(op))
-    results = run_body(call, from);
-  else
-    results.resize(op.results), dispatch(call, from, results);
-  for (auto const& result : results) (void)add(result);
+  if (runs_as_body(op)) {
+    for (auto const& result : run_body(call, from)) (void)add(result);
+    return first;
+  }
+  values.resize(values.size() + op.results);
+  dispatch(call, from, std::span(values).last(op.results));
+  for (auto const& result : std::span(values).last(op.results)) metas.push_back(seen(result));
   return first;
 }
 

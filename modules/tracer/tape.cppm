@@ -58,7 +58,8 @@ struct DispatchEmit final : ir::Emit {
   std::vector<ir::MetaRef> metas{};
   DispatchEmit(int rank, At place) : from(rank), at(place) {}
   ir::Var add(Tensor const& tensor);
-  ir::Var add(ir::MetaRef meta);  ///< a value whose elements the rule may not read
+  ir::Var add(ir::MetaRef meta);                 ///< a value whose elements the rule may not read
+  ir::MetaRef seen(Tensor const& tensor) const;  ///< what the rule may know of it
   int op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir::Attrs attrs) override;
   ir::Meta const& meta(int value) override { return *metas[static_cast<std::size_t>(value)]; }
   inline Tensor const& tensor(ir::Var const& var) const { return values[static_cast<std::size_t>(var.input.value)]; }

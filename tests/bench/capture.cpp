@@ -46,6 +46,19 @@ double per_op(Tensor const& x, Step step) {
   auto const [a, b] = bench::interleaved(20, [&] { (void)longer(x); }, [&] { (void)shorter(x); });
   return (a - b) / 200;
 }
+// As above, of y * w and what backward adds for it: the gradient of a chain's end to its start.
+double per_gradient(Tensor const& x, Tensor const& w) {
+  auto const walk = [&w](int length) {
+    return [&w, length](Tensor const& start) {
+      Tensor y = start;
+      for (int k = 0; k < length; ++k) y = y * w;
+      return gradients(y, std::array{start}, ones({4}))[0];
+    };
+  };
+  auto const longer = compile(walk(300), {.backend = idle}), shorter = compile(walk(100), {.backend = idle});
+  auto const [a, b] = bench::interleaved(20, [&] { (void)longer(x); }, [&] { (void)shorter(x); });
+  return (a - b) / 200;
+}
 template <class Step>
 double per_recorded_op(Tensor const& x, Step step) {
   auto const once = [&](int length) { (void)compile(chain(length, step), {.backend = idle})(x); };
@@ -67,6 +80,9 @@ std::vector<Figure> bench::capture_figures() {
   list.push_back({"replay x + x", per_op(plain, both), "ns", 0, 50});
   list.push_back({"replay transpose", per_op(square, view), "ns", 0, 0});
   list.push_back({"replay x + 1 with tape", per_op(leaf, add), "ns", 0, 120});
+  auto weight = ones({4});
+  weight.set_requires_grad();
+  list.push_back({"replay y * w forward and backward", per_gradient(leaf, weight), "ns", 0, 0});
   list.push_back({"record x + 1", per_recorded_op(plain, add), "ns", 0, 1000});
   list.push_back({"record x + 1 with tape", per_recorded_op(leaf, add), "ns", 0, 0});
   auto const one = compile(add, {.backend = remembered});
