@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the build and the tests need and is missing, and says which of CUDA, NCCL and MPI it found.
+# Installs what the build and the tests need and is missing, and says which of CUDA, NCCL and MPI it found: scripts/setup.sh [--full]
+# --full adds what the tests of --full alone need.
 # As root it installs; otherwise it prints the one line to run and exits with 1. Debian 12; Ubuntu 24.04 is untested.
 set -euo pipefail
 
@@ -10,6 +11,15 @@ packages=(
   libopenmpi-dev openmpi-bin                                                                                       # ranks across processes
   graphviz strace                                                                                                  # pictures, system call tests
 )
+
+case $* in
+  '') ;;
+  --full) packages+=(chromium) ;; # opens the page of explain
+  *)
+    echo 'usage: scripts/setup.sh [--full]' >&2
+    exit 2
+    ;;
+esac
 
 say() { printf 'setup: %s\n' "$*"; }
 

@@ -63,7 +63,9 @@ if ((${#modules[@]})); then
 fi
 
 set_up_and_build() {
-  "$root/scripts/setup.sh" && configure || return 1
+  local extra=()
+  [[ $tier != full ]] || extra=(--full)
+  "$root/scripts/setup.sh" "${extra[@]}" && configure || return 1
   local targets=() module
   for module in "${modules[@]}"; do
     if [[ -z $(programs_like "tests/${module}_test") ]]; then

@@ -154,6 +154,22 @@ TEST_CASE("the lesson on graphs gives its claims") {
   CHECK(sample("s2_1_graph", "more").status == 2);
 }
 
+TEST_CASE("the lesson on explain gives its claims") {
+  Folder const folder;
+  auto const file = (folder.path / "rows.json").string();
+  auto const ran = sample("s2_3_explain", "--json=" + file);
+  CHECK(ran.errors == "");
+  CHECK(ran.status == 0);
+  for (std::string const part : {"13 calls, 12 texts as argument: ", "with fullgraph, 5 calls: 1 graph, 0 breaks, 0 recompiles, 4 hits, 5 different results",
+                                 "    a hit with: ", "alternating, 6 calls: 2 graphs, 4 hits, 0 run eagerly\n",
+                                 "a hit with: one device: to(args[0], device_of(\"cpu\"))", "  y.resize_({2});\n"})
+    CHECK_MESSAGE(ran.output.find(part) != std::string::npos, part);
+  auto const rows = text_of(file);
+  for (std::string const part :
+       {"{\"id\": \"2.3.a\", \"sample\": \"s2_3_explain\", ", "{\"id\": \"2.3.b\", ", "\"verdict\": \"contradicted\", ", "{\"id\": \"2.3.e\", "})
+    CHECK_MESSAGE(rows.find(part) != std::string::npos, rows);
+}
+
 TEST_CASE("the lesson on static graphs gives its claims, and the same output twice") {
   Folder const folder;
   auto const file = (folder.path / "rows.json").string();

@@ -115,6 +115,26 @@ TEST_CASE("a write through one row of an expanded view is seen in all rows, as i
   CHECK(describe(fast.state()).breaks.at(0).reason == "a view of memory that shows elements several times is written");
 }
 
+TEST_CASE("one tensor for two arguments, one of them written, is another graph and no break") {
+  auto const f = compile([](Tensor& a, Tensor const& b) { return a.add_(ones({2})), b * 10; }, {.fullgraph = true});
+  Tensor a = ones({2}), b = ones({2});
+  CHECK(numbers(f(a, b)) == V{10, 10});
+  CHECK(numbers(f(a, a)) == V{30, 30});
+  CHECK(numbers(f(b, a)) == V{30, 30});
+  CHECK(numbers(f(b, b)) == V{30, 30});
+  CHECK(graphs(f) == 2);
+}
+
+TEST_CASE("what is not 0 is true, as a cast and as a write, eager and compiled") {
+  Tensor const y = tensor({-1.05, -0.35, 0.5, 0});
+  CHECK(numbers(to(y, base::DType::boolean)) == V{1, 1, 1, 0});
+  Tensor a = to(ones({4}), base::DType::boolean), b = clone(a);
+  a.copy_(y);
+  compile([](Tensor x, Tensor const& s) { x.copy_(s); })(b, y);
+  CHECK(numbers(a) == V{1, 1, 1, 0});
+  CHECK(numbers(b) == V{1, 1, 1, 0});
+}
+
 TEST_CASE("an in-place optimizer over 150 parameters is one graph, replayed") {
   std::vector<Tensor> weights, twins;
   for (int k = 0; k < 150; ++k) weights.push_back(full({3}, k)), twins.push_back(full({3}, k));

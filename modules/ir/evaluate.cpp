@@ -117,6 +117,8 @@ void evaluate_pointwise(Kernel const& kernel) {
     }
     compute = common_type(dtypes, ranks, kernel.scalars);
   }
+  // A cast reads real elements as they are: what truncates to 0 is still true.
+  if (!base::is_real(compute) && std::ranges::any_of(kernel.in, [](Strided const& x) { return x.data && base::is_real(x.dtype); })) compute = DType::f64;
   if (!base::is_real(compute) && kernel.op.element.whole)
     pointwise<std::int64_t>(kernel, compute, kernel.op.element.whole);
   else

@@ -66,11 +66,10 @@ Explanation describe(State& state) {
   report.breaks = state.breaks;
   report.recompiles = state.recompiles;
   report.limits = state.limits;
-  report.calls = state.calls, report.hits = state.hits, report.launches = state.launches, report.eager_calls = state.eager_calls;
+  report.calls = state.calls, report.hits = report.calls - state.misses, report.launches = state.launches, report.eager_calls = state.eager_calls;
   report.recorded_ops = state.recorded_ops, report.replayed_ops = state.replayed_ops;
   report.record_seconds = state.record_seconds, report.compile_seconds = state.compile_seconds, report.launch_seconds = state.launch_seconds;
-  for (auto& recompile : report.recompiles)
-    recompile.counterfactual = counterfactual(*state.segments[static_cast<std::size_t>(recompile.segment)], state.options);
+  for (auto& recompile : report.recompiles) recompile.counterfactual = counterfactual(*state.segments[static_cast<std::size_t>(recompile.segment)]);
   for (Segment const* segment : state.segments) {
     if (!has_ops(*segment)) continue;
     report.parts.push_back(part_of(*segment));
@@ -118,7 +117,7 @@ Status status(State& state) {
   std::scoped_lock const lock(state.mutex);
   Status now{.name = state.options.name,
              .calls = state.calls,
-             .hits = state.hits,
+             .hits = state.calls - state.misses,
              .recompiles = std::ssize(state.recompiles),
              .launches = state.launches,
              .eager_calls = state.eager_calls,

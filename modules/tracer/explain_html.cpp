@@ -59,8 +59,9 @@ article { background: var(--card); border: 1px solid var(--line); border-radius:
 .chip.graph { border-color: var(--graph); color: var(--graph); }
 .chip.break { border-color: var(--break); color: var(--break); }
 .error { color: var(--warn); }
-.bar { width: 100%; height: 2.6rem; display: block; }
-.bar text { fill: var(--soft); font: 12px system-ui, sans-serif; }
+.bar { width: 100%; height: 14px; display: block; }
+.key { display: inline-block; width: .7em; height: .7em; margin-right: .35em; }
+a { color: var(--graph); }
 .drawing { overflow-x: auto; }
 .drawing svg { max-width: none; height: auto; }
 .drawing svg text { fill: var(--ink); }
@@ -87,16 +88,16 @@ std::string bar(Explanation const& report) {
   std::array const shares{Share{"recording", "var(--graph)", report.record_seconds}, Share{"lowering", "var(--break)", report.compile_seconds},
                           Share{"running", "var(--soft)", report.launch_seconds}};
   double const total = std::max(report.record_seconds + report.compile_seconds + report.launch_seconds, 1e-12);
-  std::string text = "<svg class=\"bar\" role=\"img\" aria-label=\"where the time went\" viewBox=\"0 0 600 44\" preserveAspectRatio=\"xMinYMid meet\">";
-  double x = 0, label = 0;
+  std::string text = "<svg class=\"bar\" role=\"img\" aria-label=\"where the time went\" viewBox=\"0 0 600 14\" preserveAspectRatio=\"none\">";
+  std::string legend = "<p class=\"soft\">";
+  double x = 0;
   for (auto const& [name, colour, seconds] : shares) {
     double const width = 600 * seconds / total;
-    text += std::format("<rect x=\"{:.1f}\" y=\"2\" width=\"{:.1f}\" height=\"14\" style=\"fill:{}\"/>", x, width, colour);
-    text += std::format("<rect x=\"{:.0f}\" y=\"26\" width=\"10\" height=\"10\" style=\"fill:{}\"/>", label, colour);
-    text += std::format("<text x=\"{:.0f}\" y=\"36\">{} {:.3f} ms</text>", label + 15, name, seconds * 1e3);
-    x += width, label += 200;
+    text += std::format("<rect x=\"{:.1f}\" y=\"0\" width=\"{:.1f}\" height=\"14\" style=\"fill:{}\"/>", x, width, colour);
+    legend += std::format("<span class=\"key\" style=\"background:{}\"></span>{} {:.3f} ms &ensp;", colour, name, seconds * 1e3);
+    x += width;
   }
-  return text + "</svg>";
+  return text + "</svg>" + legend + "</p>";
 }
 
 // The number of a break among those of the report, counted from 1; 0 for the function's begin or end.

@@ -42,7 +42,7 @@ void Session::Data::publish(Break const& reason_to_end) {
     if (made.slots[k].root == static_cast<std::int32_t>(k)) made.slots[k].final_value = current[k];
   double const seconds = seconds_since(began);
   state().record_seconds.fetch_add(seconds);
-  std::scoped_lock const lock(state().mutex);
+  std::unique_lock lock(state().mutex);
   for (Segment* other = site->first.load(std::memory_order_acquire); other; other = other->next.load(std::memory_order_acquire))
     if (other->events.size() == made.events.size() && other->guards.tensors.size() == made.guards.tensors.size() &&
         to_string(other->graph) == to_string(made.graph) &&
@@ -54,18 +54,19 @@ void Session::Data::publish(Break const& reason_to_end) {
   made.number = static_cast<int>(state().segments.size());
   made.record_seconds = seconds;
   made.next.store(site->first.load());
+  for (auto const& given : arguments.tensors)
+    if (site == &state().root) made.argument_slots.push_back(slot_of.contains(given.id) ? slot_of.at(given.id) : -1);
   for (auto const& slot : made.slots)
     if (slot.argument >= 0) site->seen[slot.argument].push_back(ir::values(slot.meta->sizes));
-  if (newest) {
-    state().recompiles.push_back({reason, made.number, 0, site == &state().root ? (made.events.empty() ? At{} : made.events[0].at) : cause.at});
-    if (base::log_enabled("recompiles"))
-      base::log_line("recompiles", std::format("{}: recompiled: {}; a hit with: {}", state().options.name, reason.text, counterfactual(made, state().options)));
-  }
+  if (newest) state().recompiles.push_back({reason, made.number, 0, site == &state().root ? (made.events.empty() ? At{} : made.events[0].at) : cause.at});
   if (pure) made.recipe = recipe_for(reason_to_end);
   segment = draft.release();
   state().segments.push_back(segment);
   site->first.store(segment, std::memory_order_release);
   site->hot.store(segment, std::memory_order_release);
+  lock.unlock();  // who reads the log may ask for the report
+  if (newest && base::log_enabled("recompiles"))
+    base::log_line("recompiles", std::format("{}: recompiled: {}; a hit with: {}", state().options.name, reason.text, counterfactual(*segment)));
   if (base::log_enabled("guards"))
     base::log_line("guards",
                    std::format("{}: segment {}\n{}", state().options.name, segment->number, guards::to_string(segment->guards, segment->graph.symbols)));

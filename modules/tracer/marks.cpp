@@ -35,8 +35,10 @@ Dim Session::Data::marked_symbol(Marks::Mark const& mark, std::int32_t guard, in
   auto& symbols = draft->graph.symbols;
   Dim const symbol = symbols.symbol(size);
   marked.push_back({symbols.symbol_number(symbol), guard, dim});
+  auto const before = symbols.constraints.size();
   if (mark.min > 2) (void)symbols.decide(mark.min, Relation::less_equal, symbol, at);
   if (mark.max != std::numeric_limits<std::int64_t>::max()) (void)symbols.decide(symbol, Relation::less_equal, mark.max, at);
+  for (auto k = before; k < symbols.constraints.size(); ++k) draft->bounds.push_back({k, guard, dim});
   if (mark.min == mark.max) marked.pop_back();  // one size is what was asked for
   return symbol;
 }

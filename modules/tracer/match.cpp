@@ -110,6 +110,7 @@ bool Session::Data::bind_slot(std::int32_t index, Impl& impl, At at) {
   auto const& slot = segment->slots[static_cast<std::size_t>(index)];
   if (!slot.input || impl.storage->pending) return refuse({.kind = Misfit::proxy, .segment = segment});  // what this call itself makes is no input
   if (!written.empty() && written.contains(impl.storage.get())) {
+    if (bound(impl)) return refuse({.kind = Misfit::twice, .segment = segment, .at = slot.guard});
     danger = Break{BreakKind::aliasing, "inputs share memory and one of them is written", "pass separate tensors, or write before the others are read", at};
     return false;
   }

@@ -15,7 +15,7 @@ std::string name_at(std::span<std::string const> names, std::size_t k) { return 
 
 void Session::Data::start_recording() {
   phase = Phase::record;
-  missed = true;
+  if (!std::exchange(missed, true)) ++state().misses;
   over_limit = false;
   draft = std::make_unique<Segment>();
   draft->guards.settings = began_with;

@@ -69,12 +69,19 @@ struct Segment {
   ir::Graph graph;  ///< outputs: none; each launch adds those that are still needed
   Break cause;      ///< the break that it begins behind; kind returned: it begins with the function
   Break end;
-  std::shared_ptr<Recipe const> recipe{};  ///< of a pure function
-  bool writes = false;                     ///< whether any input is written
-  bool symbolic = false;                   ///< whether any size is an expression
-  std::vector<std::int32_t> input_slots;   ///< per input of the graph
-  int number = 0;                          ///< place in the order of compilation
-  std::vector<std::int32_t> guessed{};     ///< events in which a plain number was taken for a size or a parameter
+  std::shared_ptr<Recipe const> recipe{};      ///< of a pure function
+  bool writes = false;                         ///< whether any input is written
+  bool symbolic = false;                       ///< whether any size is an expression
+  std::vector<std::int32_t> input_slots;       ///< per input of the graph
+  int number = 0;                              ///< place in the order of compilation
+  std::vector<std::int32_t> guessed{};         ///< events in which a plain number was taken for a size or a parameter
+  std::vector<std::int32_t> argument_slots{};  ///< per tensor of the arguments: its slot, -1 if nothing reads it; two have one if they are one tensor
+  struct Bound {
+    std::size_t constraint;
+    std::int32_t guard;
+    int dim;
+  };
+  std::vector<Bound> bounds{};  ///< constraints that are the range of a mark
   std::atomic<double> record_seconds{0}, lower_seconds{0};
   std::atomic<Segment*> next{nullptr};
   struct Lowered {
@@ -142,7 +149,7 @@ struct State : base::RefCounted {
   std::vector<Recompile> recompiles;
   std::vector<BreakCount> breaks;  ///< each place once
   std::vector<Limit> limits;       ///< each place once
-  std::atomic<std::int64_t> calls{0}, hits{0}, pure_hits{0}, launches{0}, replayed_ops{0}, recorded_ops{0}, relowered{0}, eager_calls{0};
+  std::atomic<std::int64_t> calls{0}, misses{0}, pure_hits{0}, launches{0}, replayed_ops{0}, recorded_ops{0}, relowered{0}, eager_calls{0};
   std::atomic<double> record_seconds{0}, launch_seconds{0}, compile_seconds{0};
 };
 

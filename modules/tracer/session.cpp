@@ -77,7 +77,6 @@ Session::~Session() {
   auto& data = *data_;
   if (data.replayed_ops) data.state().replayed_ops.fetch_add(data.replayed_ops, std::memory_order_relaxed);
   if (data.recorded_ops) data.state().recorded_ops.fetch_add(data.recorded_ops, std::memory_order_relaxed);
-  if (this_session && !data.missed) data.state().hits.fetch_add(1, std::memory_order_relaxed);
   data.clear();
   this_session = nullptr;
   Data::idle = std::move(data_);
@@ -358,18 +357,20 @@ void Session::split(Break reason) {
   data.end(reason);
   if (data.phase == Phase::eager) return;
   Site* site = nullptr;
+  bool fresh = false;
   {
     std::scoped_lock const lock(state.mutex);
     auto& found = state.sites[{reason.at.file, reason.at.line, reason.at.column, reason.kind}];
-    if (!found) {
+    fresh = !found;
+    if (fresh) {
       found = std::make_unique<Site>();
       found->number = state.breaks.size();
       state.breaks.push_back({reason});
-      base::log("breaks", "{}: {} at {}", state.options.name, reason.reason, base::short_place(reason.at));
     }
     ++state.breaks[found->number].times;
     site = found.get();
   }
+  if (fresh) base::log("breaks", "{}: {} at {}", state.options.name, reason.reason, base::short_place(reason.at));
   data.site = site;
   data.cause = std::move(reason);
   data.reason = {};

@@ -31,7 +31,7 @@ std::string name_at(std::span<std::string const> names, std::size_t k);
 inline bool is_write(ir::OpDef const& op) { return &op == &ir::ops::copy_; }
 
 /// The setting that would have let an earlier segment of its site serve the call that made this one, or "none: " and why (counterfactual.cpp).
-std::string counterfactual(Segment const& made, Options const& options);
+std::string counterfactual(Segment const& made);
 
 using ir::Parameter;
 enum class Phase : std::uint8_t { replay, record, eager };
