@@ -69,8 +69,7 @@ Explanation describe(State& state) {
   report.calls = state.calls, report.hits = report.calls - state.misses, report.launches = state.launches, report.eager_calls = state.eager_calls;
   report.recorded_ops = state.recorded_ops, report.replayed_ops = state.replayed_ops;
   report.record_seconds = state.record_seconds, report.compile_seconds = state.compile_seconds, report.launch_seconds = state.launch_seconds;
-  for (auto& recompile : report.recompiles)
-    recompile.counterfactual = counterfactual(*state.segments[static_cast<std::size_t>(recompile.segment)]);
+  for (auto& recompile : report.recompiles) recompile.counterfactual = counterfactual(*state.segments[static_cast<std::size_t>(recompile.segment)]);
   for (Segment const* segment : state.segments) {
     if (!has_ops(*segment)) continue;
     report.parts.push_back(part_of(*segment));
