@@ -6,6 +6,7 @@ import tenon.guards;
 import :tensor;
 import :interpreter;
 import :segment;
+import :state;
 
 export namespace tenon::tracer {
 

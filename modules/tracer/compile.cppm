@@ -8,6 +8,7 @@ import :interpreter;
 import :leaves;
 import :ops;
 import :segment;
+import :state;
 import :capture;
 
 export namespace tenon::tracer {

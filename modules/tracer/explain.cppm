@@ -5,6 +5,7 @@ import tenon.ir;
 import tenon.guards;
 import :interpreter;
 import :segment;
+import :state;
 import :compile;
 
 export namespace tenon::tracer {

@@ -48,6 +48,8 @@ void Session::Data::publish(Break const& reason_to_end) {
         to_string(other->graph) == to_string(made.graph) &&
         guards::to_string(other->guards, other->graph.symbols) == guards::to_string(made.guards, made.graph.symbols) && other->end.kind == made.end.kind &&
         other->end.at.line == made.end.at.line) {
+      std::scoped_lock const both(other->mutex);
+      std::ranges::move(made.ahead, std::back_inserter(other->ahead));
       segment = other;
       return;
     }

@@ -111,7 +111,7 @@ bool Session::Data::bind_slot(std::int32_t index, Impl& impl, At at) {
   if (!slot.input || impl.storage->pending) return refuse({.kind = Misfit::proxy, .segment = segment});  // what this call itself makes is no input
   if (!written.empty() && written.contains(impl.storage.get())) {
     if (bound(impl)) return refuse({.kind = Misfit::twice, .segment = segment, .at = slot.guard});
-    danger = Break{BreakKind::aliasing, "inputs share memory and one of them is written", "pass separate tensors, or write before the others are read", at};
+    danger = aliasing(at);
     return false;
   }
   auto const& guard = segment->guards.tensors[static_cast<std::size_t>(slot.guard)];
@@ -228,8 +228,7 @@ bool Session::Data::match(Call const& call, std::span<Tensor> results, std::span
   if (is_write(call.op)) {
     Impl& target = *call.operands[0].impl;
     if (auto const found = input_of.find(target.storage.get()); found != input_of.end() && found->second.shared) {
-      danger =
-          Break{BreakKind::aliasing, "inputs share memory and one of them is written", "pass separate tensors, or write before the others are read", call.at};
+      danger = aliasing(call.at);
       return false;
     }
     if (adopted.empty()) {

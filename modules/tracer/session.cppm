@@ -8,6 +8,7 @@ import :tensor;
 import :interpreter;
 import :ops;
 import :segment;
+import :state;
 import :capture;
 import :tape;
 import :frame;
@@ -27,6 +28,8 @@ void copy_elements(ir::Strided const& from, ir::Strided const& to);
 std::vector<Tensor> run_body(Call const& call, int from);
 /// The name of argument k, as far as it was known when the call began.
 std::string name_at(std::span<std::string const> names, std::size_t k);
+/// The break of a hazard: inputs in one memory, one of them written.
+Break aliasing(At at);
 /// Whether the call is the op that writes.
 inline bool is_write(ir::OpDef const& op) { return &op == &ir::ops::copy_; }
 
@@ -127,6 +130,8 @@ struct Session::Data {
   std::shared_ptr<Recipe const> recipe_for(Break const& end) const;  // pure.cpp
   void verify() const;
   Tensor made_for(std::int32_t slot, std::vector<std::int32_t>& made);
+  bool run_measured(Call const& call, int below, std::span<Tensor> results);  // measured.cpp
+  std::optional<Tensor> computed_ahead(Impl const& impl);
   Dim marked_symbol(Marks::Mark const& mark, std::int32_t guard, int dim, std::int64_t size, At at);
   std::string broken_mark() const;
   void publish(Break const& reason);  // launch.cpp

@@ -5,6 +5,7 @@ export import :leaves;
 export import :scope;
 export import :ops;
 export import :segment;
+export import :state;
 export import :capture;
 export import :compile;
 export import :explain;
