@@ -96,6 +96,15 @@ TEST_CASE("the ragged batch recompiles once, with a symbol") {
   CHECK(report.graphs == 2);
 }
 
+TEST_CASE("a fact on sizes names the line of the user that asked for it") {
+  auto const fast = compile([](Tensor const& x, Tensor const& y) { return x + y; });
+  for (int n : {3, 5}) (void)fast(ones({n, 2}), ones({n, 2}));
+  auto const guards = describe(fast.state()).parts.at(1).guards;
+  auto const fact = std::ranges::find(guards, "s0 == s1", &Guard::text);
+  REQUIRE(fact != guards.end());
+  CHECK(fact->place.starts_with("tracer_test.cpp:"));
+}
+
 TEST_CASE("breaks") {
   auto f = compile([](Tensor const& x) {
     Tensor y = x + 1;

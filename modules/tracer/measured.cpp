@@ -64,9 +64,7 @@ bool Session::Data::run_measured(Call const& call, int below, std::span<Tensor> 
     }
     operand.impl = ahead.emplace_back(std::move(*computed)).impl();
   }
-  Active const off(Rank::capture, nullptr);
-  ir::Symbols::Scope const outside(nullptr);
-  dispatch({call.op, operands, call.attrs, call.at}, below, results);
+  run_eagerly({call.op, operands, call.attrs, call.at}, below, results);
   return true;
 }
 

@@ -251,6 +251,7 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, std::spa
     return;
   }
   ++recorded_ops;
+  auto const asked = graph.symbols.constraints.size();
   Event event;
   event.op = &call.op;
   event.at = call.at;
@@ -296,6 +297,7 @@ void Session::Data::record(Call const& call, std::span<Tensor> results, std::spa
       if (adopted.empty()) results[place] = Tensor(std::move(result));
     }
   }
+  for (auto k = asked; k < graph.symbols.constraints.size(); ++k) graph.symbols.constraints[k].at = call.at;  // not the rule's line, the user's
   event.constraints = static_cast<std::int32_t>(graph.symbols.constraints.size());
   draft->events.push_back(std::move(event));
 }

@@ -225,6 +225,18 @@ bool Session::Data::diverge(std::function<bool()> const& fits) {
   return false;
 }
 
+// Runs a call between two events: what its body looks at is no part of the stream.
+void Session::Data::run_eagerly(Call const& call, int below, std::span<Tensor> results) {
+  struct Restore {
+    Phase& phase;
+    Phase was;
+    ~Restore() { phase = was; }
+  } const restore{phase, std::exchange(phase, Phase::eager)};
+  Active const off(Rank::capture, nullptr);
+  ir::Symbols::Scope const outside(nullptr);
+  dispatch(call, below, results);
+}
+
 void Session::bind(Call const& call, int below, std::span<Tensor> results) {
   auto& data = *data_;
   if (call.op.measured && data.phase != Phase::eager)
@@ -232,11 +244,11 @@ void Session::bind(Call const& call, int below, std::span<Tensor> results) {
       if (fullgraph() && data.run_measured(call, below, results)) return;
       for (auto const& operand : call.operands)
         if (operand.impl) make_readable(*operand.impl, *why);
-      return dispatch(call, below, results);
+      return data.run_eagerly(call, below, results);
     }
   if (call.op.kind == ir::Kind::host && !is_write(call.op)) {  // an op that a user made for the host
     split({BreakKind::host_op, std::format("{} runs on the host: no graph holds it", call.op.name), "call it outside of the compiled function", call.at});
-    return dispatch(call, below, results);
+    return data.run_eagerly(call, below, results);
   }
   while (data.phase != Phase::eager) {
     if (overlapping(call)) {  // no stream can say it: between two segments, at once

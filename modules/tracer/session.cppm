@@ -130,6 +130,7 @@ struct Session::Data {
   std::shared_ptr<Recipe const> recipe_for(Break const& end) const;  // pure.cpp
   void verify() const;
   Tensor made_for(std::int32_t slot, std::vector<std::int32_t>& made);
+  void run_eagerly(Call const& call, int below, std::span<Tensor> results);
   bool run_measured(Call const& call, int below, std::span<Tensor> results);  // measured.cpp
   std::optional<Tensor> computed_ahead(Impl const& impl);
   Dim marked_symbol(Marks::Mark const& mark, std::int32_t guard, int dim, std::int64_t size, At at);
