@@ -106,7 +106,7 @@ class Comparison {
   }
 
   void values() {
-    std::map<std::string_view, guards::Plain> have;
+    std::map<std::string, guards::Plain> have;
     for (auto const& value : made_.guards.values) have.try_emplace(value.source + (value.expected.text == "length" ? "#" : ""), value.expected);
     for (auto const& value : earlier_.guards.values) {
       auto const& want = value.expected;
