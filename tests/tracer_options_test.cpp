@@ -125,6 +125,16 @@ TEST_CASE("one tensor for two arguments, one of them written, is another graph a
   CHECK(graphs(f) == 2);
 }
 
+TEST_CASE("item() of a whole tensor is a whole number, with fullgraph too") {
+  auto const body = [](Tensor const& x, Tensor const& n) { return x * n.item(); };
+  Tensor const whole = index_tensor(std::array<std::int64_t, 2>{2, 3}, {2}), n = index_tensor(std::array<std::int64_t, 1>{4}, {1});
+  for (Tensor const& y : {body(whole, n), compile(body)(whole, n), compile(body, {.fullgraph = true})(whole, n)}) {
+    CHECK(y.dtype() == base::DType::i64);
+    CHECK(numbers(y) == V{8, 12});
+  }
+  CHECK(body(whole, full({1}, 2.5)).dtype() == base::DType::f32);
+}
+
 TEST_CASE("what is not 0 is true, as a cast and as a write, eager and compiled") {
   Tensor const y = tensor({-1.05, -0.35, 0.5, 0});
   CHECK(numbers(to(y, base::DType::boolean)) == V{1, 1, 1, 0});

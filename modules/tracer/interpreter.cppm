@@ -20,7 +20,7 @@ struct Arg {
   Arg(T number, At place = At::current()) : scalar(number), at(place) {}
   inline Arg(Dim number, At place = At::current()) : scalar(number), at(place) {}
   inline Arg(Scalar number, At place = At::current()) : scalar(number), at(place) {}
-  inline Arg(Number const& number, At place = At::current()) : impl(number.lazy.get()), scalar(number.value), at(place) {}
+  inline Arg(Number const& number, At place = At::current()) : impl(number.lazy.get()), scalar(number.exact), at(place) {}
 };
 
 using Operand = Arg;

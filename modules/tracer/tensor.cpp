@@ -75,15 +75,15 @@ ir::Strided Tensor::host(At at) const {
 Number Tensor::item(At at) const {
   if (numel() != 1) fail("item: a tensor of {} elements ({}) has no single one", numel(), ir::to_string(meta()));
   if (auto* session = Session::current()) {
-    if (session->fullgraph()) return {0.0, reshape(*this, {}, at).ref(), at};  // stays a tensor until C++ asks for the number
+    if (session->fullgraph()) return {0, reshape(*this, {}, at).ref(), at};  // stays a tensor until C++ asks for the number
     session->make_readable(*impl_, {BreakKind::item, "item() turns a tensor into a number of the host", "keep the value a tensor", at});
   }
   auto const memory = memory_of(*impl_);
-  if (dtype() == DType::boolean) return {Scalar(memory.whole(0) != 0), {}, at};
-  return {base::is_real(dtype()) ? Scalar(memory.real(0)) : Scalar(memory.whole(0)), {}, at};
+  Scalar const exact = dtype() == DType::boolean ? Scalar(memory.whole(0) != 0) : base::is_real(dtype()) ? Scalar(memory.real(0)) : Scalar(memory.whole(0));
+  return {exact.real, {}, at, exact};
 }
 Number::operator double() const {
-  if (!lazy) return value.real;
+  if (!lazy) return value;
   if (auto* session = Session::current())
     session->make_readable(*lazy, {BreakKind::item, "a number read by item() is used by the host", "keep the value a tensor", at});
   return memory_of(*lazy).real(0);

@@ -48,9 +48,10 @@ struct Impl : base::RefCounted {
 class Tensor;
 /// A number read from a tensor: it converts to double at once, or, in a capture with fullgraph, only when C++ asks.
 struct Number {
-  Scalar value = 0.0;  ///< whole or boolean where the tensor is
+  double value = 0;
   Ref<Impl> lazy;
   At at;
+  Scalar exact = 0.0;  ///< the same, whole or boolean where the tensor is
   operator double() const;
 };
 
