@@ -10,8 +10,8 @@ using support::Call;
 
 namespace {
 
-/// Whether gradients flow through the op: by a rule of its own or through its body.
-bool differentiable(ir::OpDef const& op) { return op.vjp || op.decompose; }
+/// Whether gradients flow through the op in a graph: by a rule of its own or through its body. A write has a rule for the tape, and stands in no graph.
+bool differentiable(ir::OpDef const& op) { return (op.vjp || op.decompose) && !ir::writes(op); }
 
 double weighted(ir::Evaluated const& forward, std::vector<std::vector<double>> const& cotangents) {
   double total = 0;

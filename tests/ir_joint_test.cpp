@@ -107,7 +107,7 @@ TEST_CASE("second derivatives agree with central differences of the first") {
   std::mt19937 random(81);
   int checked = 0, flat = 0;
   for (auto const* op : ir::all_ops()) {
-    if (!op->vjp && !op->decompose) continue;
+    if ((!op->vjp && !op->decompose) || ir::writes(*op)) continue;
     for (auto const& call : support::samples(*op, random)) try {
         auto const graph = support::graph_of(call);
         std::vector<support::Array> inputs;
