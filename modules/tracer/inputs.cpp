@@ -117,7 +117,7 @@ std::int32_t Session::Data::input_slot(Impl& impl, At at) {
   versions.push_back(0);
   origins.emplace_back();
   draft->slots.push_back(std::move(slot));
-  frame->slots.push_back(Ref<Impl>(&impl));
+  frame->slots.emplace_back(&impl);
   return index;
 }
 

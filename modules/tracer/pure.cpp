@@ -25,14 +25,13 @@ std::shared_ptr<Recipe const> Session::Data::recipe_for(Break const& end) const 
     return event.op && (event.op->kind == ir::Kind::random || event.op->kind == ir::Kind::host || event.op->kind == ir::Kind::collective);
   });
   bool const seen_at_entry = argument_metas.size() == arguments.tensors.size();
-  if (!alone || !seen_at_entry || !sizes_only || !same_every_time || (sizes_read && !names.empty())) return nullptr;
+  bool const history = std::ranges::any_of(pure->leaves, [](Ref<Impl> const& leaf) { return leaf && leaf->node; });
+  if (!alone || !seen_at_entry || !sizes_only || !same_every_time || history || (sizes_read && !names.empty())) return nullptr;
   auto recipe = std::make_shared<Recipe>();
   recipe->result = pure->result;
   for (auto const& leaf : pure->leaves) {
     if (!leaf) {
       recipe->leaves.push_back({});
-    } else if (leaf->node) {
-      return nullptr;
     } else if (auto const slot = slot_of.find(leaf->id); slot != slot_of.end()) {
       recipe->leaves.push_back({.slot = slot->second});
     } else if (auto const argument = argument_of.find(leaf->id); argument != argument_of.end()) {
