@@ -297,7 +297,7 @@ class Comparison {
         if (!input) return;
       }
       for (std::int32_t r = 0; r < std::min(events[n].results, now[n].results); ++r)
-        slot_now[static_cast<std::size_t>(events[n].result + r)] = now[n].result + r;
+        slot_now[static_cast<std::size_t>(events[n].result) + static_cast<std::size_t>(r)] = now[n].result + r;
       numbers(n);
     }
     if (!other && (earlier_.end.kind != made_.end.kind || earlier_.end.at.line != made_.end.at.line))
