@@ -29,7 +29,7 @@ DType dtype_of(Scalar const& scalar) {
 
 thread_local DType wanted_default = DType::f32;
 
-// The parameter that operand `place` stands for: "'other'".
+// The parameter that operand `place` stands for: "other".
 std::string operand_name(OpDef const& op, std::size_t place) {
   std::size_t at = 0;
   for (auto const& parameter : signature(op).parameters) {
@@ -40,7 +40,7 @@ std::string operand_name(OpDef const& op, std::size_t place) {
 }
 base::Device common_device(Inference const& call) {
   Meta const* first = nullptr;
-  auto const operand = [&](Meta const& meta) {  // "'other' f32[3]"
+  auto const operand = [&](Meta const& meta) {  // "other f32[3]"
     auto const place = static_cast<std::size_t>(std::ranges::find(call.in, &meta) - call.in.begin());
     Meta plain = meta;
     plain.device = {};

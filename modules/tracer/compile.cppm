@@ -94,6 +94,10 @@ class Compiled {
         return result;
     }
   }
+  F const& function() const { return fn_; }
+  State& state() const { return *state_; }
+
+ private:
   template <class Result>
   static Result pure_call(Session& session, auto const& run) {
     std::vector<Tensor> leaves;
@@ -109,10 +113,7 @@ class Compiled {
     session.finish_pure(std::move(made), std::move(kept));
     return result;
   }
-  F const& function() const { return fn_; }
-  State& state() const { return *state_; }
 
- private:
   mutable F fn_;
   base::Ref<State> state_;
 };

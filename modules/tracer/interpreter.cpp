@@ -8,6 +8,16 @@ namespace tenon::tracer {
 
 Interpreter& tape();  // autograd.cpp
 
+std::vector<ir::Meta> inferred(Call const& call) {
+  std::vector<ir::Meta const*> in;
+  std::vector<Scalar> scalars;
+  for (auto const& operand : call.operands) {
+    in.push_back(operand.impl ? operand.impl->meta.get() : nullptr);
+    scalars.push_back(operand.scalar);
+  }
+  return ir::infer(call.op, in, scalars, call.attrs);
+}
+
 namespace {
 thread_local std::array<Interpreter*, 5> active{};  // by rank; autograd and eager are always there
 
@@ -16,7 +26,7 @@ struct Eager final : Interpreter {
     auto const& op = call.op;
     if (is_write(op)) {
       Impl& target = *call.operands[0].impl;
-      check(call);
+      (void)inferred(call);
       Impl const& source = *call.operands[1].impl;
       // Overlapping memory is read whole before it is written.
       bool const overlaps =
@@ -32,10 +42,10 @@ struct Eager final : Interpreter {
       if (auto view = view_of(*call.operands[0].impl, op, call.attrs)) return void(results[0] = std::move(*view));
     if (!ir::has_kernel(op)) {
       if (!op.decompose) base::fail("{}: has neither a kernel nor a body", op.name);
-      (void)(op.measured ? measured(call) : check(call));
+      (void)(op.measured ? measured(call) : inferred(call));
       return void(std::ranges::move(run_body(call, static_cast<int>(Rank::eager)), results.begin()));
     }
-    auto metas = op.measured ? measured(call) : check(call);
+    auto metas = op.measured ? measured(call) : inferred(call);
     auto const [in, scalars] = memory(call);
     std::vector<ir::Strided> out;
     for (std::size_t k = 0; k < metas.size(); ++k) {
@@ -56,15 +66,6 @@ struct Eager final : Interpreter {
     auto const tensor = std::ranges::find_if(call.operands, [](Operand const& operand) { return operand.impl != nullptr; });
     auto const [in, scalars] = memory(call);
     return ir::measure(call.op, in, scalars, call.attrs, tensor == call.operands.end() ? base::Device{} : tensor->impl->meta->device);
-  }
-  static std::vector<ir::Meta> check(Call const& call) {
-    std::vector<ir::Meta const*> in;
-    std::vector<Scalar> scalars;
-    for (auto const& operand : call.operands) {
-      in.push_back(operand.impl ? operand.impl->meta.get() : nullptr);
-      scalars.push_back(operand.scalar);
-    }
-    return ir::infer(call.op, in, scalars, call.attrs);
   }
 } eager;
 }  // namespace

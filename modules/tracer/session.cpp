@@ -28,14 +28,8 @@ bool overlapping(Call const& call) {
 }
 // Error if the call is not legal.
 void check_legal(Call const& call) {
-  std::vector<ir::Meta const*> in;
-  std::vector<Scalar> scalars;
-  for (auto const& operand : call.operands) {
-    in.push_back(operand.impl ? operand.impl->meta.get() : nullptr);
-    scalars.push_back(operand.scalar);
-  }
   ir::Symbols::Scope const plain(nullptr);
-  (void)ir::infer(call.op, in, scalars, call.attrs);
+  (void)inferred(call);
 }
 // A call that no graph holds, because the sizes of its results depend on elements.
 std::optional<Break> measured(Call const& call) {

@@ -24,6 +24,8 @@ ir::Strided memory_of(Impl const& impl);
 std::optional<Tensor> view_of(Impl& parent, ir::OpDef const& op, ir::Attrs const& attrs);
 /// Copies with conversion and broadcasting.
 void copy_elements(ir::Strided const& from, ir::Strided const& to);
+/// What a call gives, by its op's rule; Error when the call is not legal.
+std::vector<ir::Meta> inferred(Call const& call);
 /// Runs a composite op's body from rank `from`.
 std::vector<Tensor> run_body(Call const& call, int from);
 /// The name of argument k, as far as it was known when the call began.
