@@ -216,6 +216,7 @@ Functional functionalize(Graph const& graph) {
     done.mutated.push_back(static_cast<int>(k));
     done.graph.outputs.push_back(memory.rebuild.at(input));
   }
+  done.graph.mutated = done.mutated;
   done.graph = eliminate_dead_code(done.graph);
   return done;
 }

@@ -93,6 +93,7 @@ struct Graph {
   std::vector<Node> nodes;
   std::vector<Value> values;
   std::vector<int> inputs, outputs;
+  std::vector<int> mutated{};  ///< places among the inputs that the last outputs are written back to, in that order: memory may be reused for them
   Symbols symbols;
 
   /// A new input value.

@@ -21,6 +21,21 @@ void dropout_body(Body& body) {
   body.out.push_back(p == 1 ? body.x() * 0.0 : choose(kept, body.x() * (1 / (1 - p)), 0.0));
 }
 
+constexpr double lowest = -std::numeric_limits<double>::infinity();
+Var attention_scale(Var q, Scalar const& scale) {
+  Dim const features = q.size(-1).value;
+  bool const usual = scale.kind == ScalarKind::none && same(q.size(-1), features);  // the number is for these features only
+  return usual ? Var(1 / std::sqrt(static_cast<double>(features.value))) : num(scale);
+}
+// q kᵀ scale, with -inf where a causal query must not look; `q` as given, `wide` and `k` to compute with.
+Var scaled_scores(Var q, Var wide, Var k, Scalar const& scale, bool causal) {
+  Var const scores = call(matmul, {wide, call(transpose, {k}, Attrs{}.with(Dim(-2)).with(Dim(-1)))}) * attention_scale(q, scale);
+  if (!causal) return scores;
+  auto const range = [&](Dim n) {
+    return create(*q.emit, arange, Attrs{}.with(Dim(absent)).with(q.meta().device).with_num(0).with_num(Scalar(n)).with_num(1));
+  };
+  return choose(call(ge, {call(unsqueeze, {range(q.size(-2))}, at_dim(1)), range(k.size(-2))}), scores, lowest);
+}
 // softmax(q kᵀ scale + mask) v; Vaswani et al. 2017. enable_gqa repeats each key and value head for its group of query heads.
 void attention_body(Body& body) {
   AttrReader reader{body.attrs};
@@ -44,25 +59,33 @@ void attention_body(Body& body) {
   };
   if (grouped) k = repeated(k), v = repeated(v);
   body.out.push_back(in_wide(q, [&](Var wide) {
-    Scalar const scale = body.attrs.nums[1];
-    Dim const features = q.size(-1).value;
-    bool const usual = scale.kind == ScalarKind::none && same(q.size(-1), features);  // the number is for these features only
-    Var const factor = usual ? Var(1 / std::sqrt(static_cast<double>(features.value))) : num(scale);
-    Var scores = call(matmul, {wide, call(transpose, {widened(k)}, Attrs{}.with(Dim(-2)).with(Dim(-1)))}) * factor;
-    double const lowest = -std::numeric_limits<double>::infinity();
-    if (causal) {
-      auto const range = [&](Dim n) {
-        return create(*q.emit, arange, Attrs{}.with(Dim(absent)).with(q.meta().device).with_num(0).with_num(Scalar(n)).with_num(1));
-      };
-      Var const allowed = call(ge, {call(unsqueeze, {range(q.size(-2))}, at_dim(1)), range(k.size(-2))});
-      scores = choose(allowed, scores, lowest);
-    }
+    Var scores = scaled_scores(q, wide, widened(k), body.attrs.nums[1], causal);
     if (!mask) return call(matmul, {call(softmax, {scores}, at_dim(-1).with(Dim(absent))), widened(v)});
     scores = mask.meta().dtype == DType::boolean ? choose(mask, scores, lowest) : scores + widened(mask);
     Var const blind = call(all, {call(eq, {scores, lowest})}, over(Dims{-1}, true));  // rows that see no key give 0, not NaN, and so do their gradients
     Var const weights = choose(blind, 0.0, call(softmax, {choose(blind, 0.0, scores)}, at_dim(-1).with(Dim(absent))));
     return call(matmul, {weights, widened(v)});
   }));
+}
+bool same_batch(Vjp& v) {
+  for (int k = 1; k < 3; ++k)
+    if (v.x(k).rank() != v.x(0).rank()) return false;
+  for (int d = 0; d + 2 < v.x(0).rank(); ++d)
+    if (!same(v.x(0).size(d), v.x(1).size(d)) || !same(v.x(0).size(d), v.x(2).size(d))) return false;
+  return true;
+}
+// With P = softmax(q kᵀ scale) and dS = P (dP - rowsum(dP P)): dq = dS k scale, dk = dSᵀ q scale, dv = Pᵀ g, dP = g vᵀ; no mask, equal batches.
+void attention_grad_body(Body& body) {
+  bool const causal = AttrReader{body.attrs}.flag();
+  Var const g = widened(body.x(0)), q = widened(body.x(1)), k = widened(body.x(2)), v = widened(body.x(3));
+  if (std::min({q.rank(), k.rank(), v.rank(), g.rank()}) < 2) fail("gradient, query, key and value need a rank of at least 2");
+  auto const turned = [](Var x) { return call(transpose, {x}, Attrs{}.with(Dim(-2)).with(Dim(-1))); };
+  Var const scores = scaled_scores(body.x(1), q, k, body.attrs.nums[0], causal), p = call(softmax, {scores}, at_dim(-1).with(Dim(absent)));
+  Var const dp = call(matmul, {g, turned(v)});
+  Var const ds = p * (dp - call(sum, {dp * p}, summed(Dims{-1}, true))) * attention_scale(body.x(1), body.attrs.nums[0]);
+  body.out.push_back(cast(call(matmul, {ds, k}), body.x(1).meta().dtype));
+  body.out.push_back(cast(call(matmul, {turned(ds), q}), body.x(2).meta().dtype));
+  body.out.push_back(cast(call(matmul, {turned(p), g}), body.x(3).meta().dtype));
 }
 }  // namespace
 
@@ -172,10 +195,25 @@ constinit const OpDef scaled_dot_product_attention{.name = "scaled_dot_product_a
       }
       return front(0) + row + "d!," + front(1) + "c!d!," + front(2) + "c!b" + mask + "->" + all + row + "b";
     }},
-    .terms = "--a-", .mono = "....", .precision = Precision::low, .cost = 2, .decompose = attention_body};
+    .terms = "--a-", .mono = "....", .precision = Precision::low, .cost = 2,
+    .vjp = [](Vjp& v) {
+      bool const causal = v.attrs.ints[0].value != 0, grouped = v.attrs.ints[1].value != 0;
+      if (v.x(3) || grouped || !same_batch(v)) return differentiate_body(scaled_dot_product_attention, v);
+      Attrs attrs = Attrs{}.with(Dim(causal)).with_num(v.attrs.nums[1]);
+      Var const all = call(scaled_dot_product_attention_grad, {v.g(), v.x(0), v.x(1), v.x(2)}, attrs);
+      for (int k = 0; k < 3; ++k)
+        if (v.wants(k)) v.grad(k) = nth(all, k);
+    }, .saves = 7, .decompose = attention_body};
+constinit const OpDef scaled_dot_product_attention_grad{.name = "scaled_dot_product_attention_grad", .kind = Kind::contraction,
+    .signature = "Tensor grad, Tensor query, Tensor key, Tensor value, bool is_causal=False, *, float? scale=None", .results = 3,
+    .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) {
+      auto const lead = letters(in[1]->rank() - 2, 4);
+      return lead + "a!b!," + lead + "a!d!," + lead + "c!d!," + lead + "c!b!->" + lead + "a!d!," + lead + "c!d!," + lead + "c!b!";
+    }},
+    .terms = "a---", .mono = "....", .precision = Precision::low, .cost = 3.5, .decompose = attention_grad_body};
 
 namespace {
-constexpr std::array rows{&linear, &mm, &bmm, &addmm, &dropout, &stack, &scaled_dot_product_attention};
+constexpr std::array rows{&linear, &mm, &bmm, &addmm, &dropout, &stack, &scaled_dot_product_attention, &scaled_dot_product_attention_grad};
 }
 // clang-format on
 std::span<OpDef const* const> composite_rows() { return rows; }

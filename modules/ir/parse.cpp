@@ -29,6 +29,14 @@ class Parser {
     if (peek() == '%') do
         graph_.outputs.push_back(known_value());
       while (accept(","));
+    if (accept("into")) do {
+        auto const start = at_;
+        auto const place = std::ranges::find(graph_.inputs, known_value());
+        if (place == graph_.inputs.end()) at_ = start, refuse("only an input is written back to");
+        graph_.mutated.push_back(static_cast<int>(place - graph_.inputs.begin()));
+      } while (accept(","));
+    if (graph_.mutated.size() > graph_.outputs.size())
+      refuse(std::format("{} inputs are written back from {} outputs", graph_.mutated.size(), graph_.outputs.size()));
     expect("}");
     skip_spaces();
     if (at_ != text_.size()) refuse("expected the end");

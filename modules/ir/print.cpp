@@ -71,6 +71,8 @@ std::string to_string(Graph const& graph) {
   }
   text += "  return";
   for (std::size_t k = 0; k < graph.outputs.size(); ++k) text += std::format("{} %{}", k ? "," : "", graph.outputs[k]);
+  for (std::size_t k = 0; k < graph.mutated.size(); ++k)
+    text += std::format("{} %{}", k ? "," : " into", graph.inputs[static_cast<std::size_t>(graph.mutated[k])]);
   return text + "\n}\n";
 }
 

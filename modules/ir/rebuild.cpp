@@ -83,6 +83,7 @@ void Rebuild::copy(Node const& node) {
 }
 Graph Rebuild::finish() {
   for (int output : from.outputs) to.outputs.push_back(at(output));
+  to.mutated = from.mutated;
   return std::move(to);
 }
 

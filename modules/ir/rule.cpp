@@ -158,6 +158,8 @@ struct Recorder final : Emit {
   }
 };
 
+}  // namespace
+
 void differentiate_body(OpDef const& op, Vjp& vjp) {
   Emit* below = nullptr;
   for (auto const& in : vjp.in)
@@ -201,7 +203,6 @@ void differentiate_body(OpDef const& op, Vjp& vjp) {
     if (vjp.wanted[k])
       if (auto const g = gradient.find(vjp.in[k].input.value); g != gradient.end()) vjp.grads[k] = g->second;
 }
-}  // namespace
 
 void differentiate(OpDef const& op, Vjp& vjp) {
   vjp.grads.assign(vjp.in.size(), Var{});

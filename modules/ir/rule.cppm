@@ -145,6 +145,8 @@ Var in_wide(Var x, F body) {
 Var tensor_of(Body const& body, int k);
 std::vector<Var> wide_operands(Body const& body);
 void settle(Body& body, Var result);
+/// Fills vjp.grads by walking back the op's decomposition, whatever rule its row has.
+void differentiate_body(OpDef const& op, Vjp& vjp);
 /// Attributes of amax and of sum, mean, prod (which end in a dtype); of ops with one dim.
 Attrs over(std::span<Dim const> dims, bool keep), summed(std::span<Dim const> dims, bool keep), at_dim(std::int64_t dim);
 }  // namespace tenon::ir

@@ -32,7 +32,7 @@ extern const OpDef embedding, embedding_grad, gather, scatter_add, scatter, inde
 // ops_creation.cpp
 extern const OpDef full, constant, arange, rand, randn, randint, randperm;
 // ops_composite.cpp
-extern const OpDef linear, mm, bmm, addmm, dropout, stack, scaled_dot_product_attention;
+extern const OpDef linear, mm, bmm, addmm, dropout, stack, scaled_dot_product_attention, scaled_dot_product_attention_grad;
 // ops_norm.cpp
 extern const OpDef softmax, log_softmax, logsumexp, var, stddev, layer_norm, rms_norm, batch_norm;
 // ops_loss.cpp

@@ -11,12 +11,14 @@ using Clock = std::chrono::steady_clock;
 namespace {
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The part of a segment's graph that computes the given slots and every written input, in that order.
+// The part of a segment's graph that computes the given slots, then every written input in the order of the inputs.
 ir::Graph with_outputs(Segment const& segment, std::span<std::int32_t const> outputs) {
   ir::Graph graph = segment.graph;
   for (auto slot : outputs) graph.outputs.push_back(segment.slots[static_cast<std::size_t>(slot)].final_value);
-  for (auto const& slot : segment.slots)
-    if (slot.written) graph.outputs.push_back(slot.final_value);
+  for (std::size_t k = 0; k < segment.input_slots.size(); ++k) {
+    auto const& slot = segment.slots[static_cast<std::size_t>(segment.input_slots[k])];
+    if (slot.written) graph.outputs.push_back(slot.final_value), graph.mutated.push_back(static_cast<int>(k));
+  }
   return graph;
 }
 }  // namespace
@@ -183,16 +185,21 @@ void Session::Data::write_back(Segment const& from, ir::Evaluated const& done) {
   std::size_t next = frame->outputs.size();
   std::vector<std::pair<ir::Strided, ir::Strided>> back;
   std::vector<base::Ref<base::Buffer>> kept;
-  for (std::size_t k = 0; k < from.slots.size(); ++k) {
-    if (!from.slots[k].written) continue;
+  for (auto const slot : from.input_slots) {
+    if (!from.slots[static_cast<std::size_t>(slot)].written) continue;
     auto value = done.outputs[next];
+    auto const memory = memory_of(*frame->slots[static_cast<std::size_t>(slot)]);
+    if (value.data == memory.data && value.strides == memory.strides) {  // the backend wrote in place
+      ++next;
+      continue;
+    }
     if (!done.storage[next]) {
       kept.push_back(base::make_ref<base::Buffer>(base::numel(value.sizes) * base::bytes_of(value.dtype)));
       ir::Strided const copy{kept.back()->data(), value.dtype, value.sizes, base::contiguous_strides(value.sizes)};
       copy_elements(value, copy);
       value = copy;
     }
-    back.emplace_back(value, memory_of(*frame->slots[k]));
+    back.emplace_back(value, memory);
     ++next;
   }
   for (auto const& [value, memory] : back) copy_elements(value, memory);
