@@ -1,0 +1,2 @@
+module tenon.device;
+import std;

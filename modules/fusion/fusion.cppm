@@ -1,0 +1,3 @@
+/// Graphs as few kernels: grouping, loop nests, schedules, generated C, memory plans, execution, the compile cache.
+export module tenon.fusion;
+export import :loop;

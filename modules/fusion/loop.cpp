@@ -1,0 +1,2 @@
+module tenon.fusion;
+import std;

@@ -1,0 +1,3 @@
+#include <doctest/doctest.h>
+import std;
+import tenon.device;
