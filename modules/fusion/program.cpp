@@ -231,6 +231,22 @@ Program plan(ir::Graph const& graph, LowerOptions const& options) {
   return program;
 }
 
+std::string to_string(Program const& program) {
+  auto const& graph = program.grouping.graph;
+  constexpr std::string_view kinds[] = {"none", "input", "constant", "output", "in place of input", "arena"};
+  std::string text = to_string(graph) + to_string(program.grouping);
+  for (auto const& kernel : program.kernels) text += to_string(kernel, &graph.symbols);
+  for (std::size_t l = 0; l < program.launches.size(); ++l) {
+    auto const& launch = program.launches[l];
+    text += launch.node >= 0 ? std::format("{}: {} %{}{}\n", l, graph.nodes[at(launch.node)].op->name, graph.nodes[at(launch.node)].first, launch.with_next ? ", rows to the next" : "")
+                             : std::format("{}: {}\n", l, program.kernels[at(launch.kernel)].name);
+  }
+  for (std::size_t v = 0; v < program.homes.size(); ++v)
+    if (program.homes[v].kind != Home::Kind::none)
+      text += std::format("%{}: {} {}\n", v, kinds[static_cast<std::size_t>(program.homes[v].kind)], program.homes[v].number);
+  return text;
+}
+
 Runner lower(ir::Graph const& graph, LowerOptions const& options) { return runner(plan(graph, options)); }
 
 }  // namespace tenon::fusion
