@@ -146,12 +146,14 @@ TEST_CASE("prelude: functions of floats are within their bounds over all floats,
     CHECK_MESSAGE(found <= function.bound, function.name << ": " << found << " units of the last place at " << at);
     auto* const loop = library.function<void(float const*, float*, long)>(std::format("loop_{}", function.name));
     // Known values, so that the double functions themselves are not all that this rests on.
-    constexpr std::array<float, 4> known{0.0f, inf, -inf, not_a_number};
-    std::array<float, 4> got{};
-    loop(known.data(), got.data(), 4);
+    constexpr std::array<float, 5> known{0.0f, inf, -inf, not_a_number, -0.0f};
+    std::array<float, 5> got{};
+    loop(known.data(), got.data(), 5);
     CHECK(std::isnan(got[3]));
     if (function.name == "exp") CHECK((got[0] == 1 && got[1] == inf && got[2] == 0));
     if (function.name == "tanh" || function.name == "erf") CHECK((got[0] == 0 && got[1] == 1 && got[2] == -1));
+    if (function.name == "tanh" || function.name == "erf" || function.name == "expm1" || function.name == "log1p" || function.name == "sin")
+      CHECK((got[4] == 0 && std::signbit(got[4])));
     if (function.name == "log") CHECK((got[0] == -inf && got[1] == inf && std::isnan(got[2])));
     if (function.name == "sigmoid") CHECK((got[0] == 0.5f && got[1] == 1 && got[2] == 0));
   }

@@ -2,3 +2,6 @@
 export module tenon.fusion;
 export import :loop;
 export import :c_text;
+export import :memory;
+export import :plan;
+export import :program;
