@@ -2,6 +2,7 @@
 export module tenon.fusion;
 export import :loop;
 export import :c_text;
+export import :interpret;
 export import :memory;
 export import :plan;
 export import :program;
