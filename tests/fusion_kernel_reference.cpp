@@ -153,7 +153,7 @@ class Evaluator {
     for (std::size_t i = 0; i < in.size(); ++i) {
       operands += std::isfinite(x[i]) ? std::fabs(x[i]) : 0;
       if (in[i].error == 0) continue;
-      if (!is_flag(step(s.in[i]).dtype) && !(in[i].error <= 0.01 * (1 + std::fabs(x[i])))) return open(s, result);  // too far for a line to tell
+      if (!is_flag(step(s.in[i]).dtype) && !(std::isfinite(in[i].error) && in[i].error <= 0.01 * (1 + std::fabs(x[i])))) return open(s, result);  // too far for a line to tell
       double const here = x[i];
       double most = 0;
       for (double const sign : {-1.0, 1.0}) {

@@ -1,9 +1,10 @@
 // The C that generated kernels begin with, and elements of ops as C: compiled by the system's compiler and held to libm, to base and to the element functions.
-#include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <cstdio>
 import std;
 import tenon.base;
 import tenon.ir;
+import tenon.device;
 import tenon.fusion;
 #include "op_samples.hpp"
 using namespace tenon;
@@ -11,15 +12,8 @@ using base::DType;
 
 namespace {
 
-constexpr std::string_view flags =
-    "-x c -std=gnu11 -O3 -march=native -mprefer-vector-width=512 -ffp-contract=fast -fno-math-errno -fno-trapping-math -fPIC -shared";
-std::string compiler() {
-  for (std::string const name : {"clang-19", "clang", "gcc", "cc"})
-    if (std::system((name + " --version > /dev/null 2>&1").c_str()) == 0) return name;
-  return {};
-}
 bool skipped(std::string_view what) {
-  if (!compiler().empty()) return false;
+  if (device::toolchain()) return false;
   std::cout << "SKIP: " << what << ": no C compiler on this machine\n";
   return true;
 }
@@ -27,35 +21,17 @@ bool skipped(std::string_view what) {
 /// C behind the prelude, compiled and loaded.
 class Compiled {
  public:
-  explicit Compiled(std::string_view text, std::string_view more = {})
-      : folder_(std::filesystem::temp_directory_path() / std::format("tenon_math_{}", std::random_device{}())) {
-    std::filesystem::create_directories(folder_);
-    auto const source = (folder_ / "source.c").string(), library = (folder_ / "library.so").string();
-    std::ofstream(source) << fusion::prelude() << text;
-    auto const command = std::format("{} {} {} -o '{}' '{}' -lm 2> '{}'", compiler(), flags, more, library, source, (folder_ / "said").string());
-    bool const made = std::system(command.c_str()) == 0;
-    std::ifstream file(folder_ / "said");
-    said.assign(std::istreambuf_iterator<char>(file), {});
-    REQUIRE_MESSAGE(made, said);
-    handle_ = dlopen(library.c_str(), RTLD_NOW);
-    REQUIRE((handle_ != nullptr));
-  }
-  ~Compiled() {
-    if (handle_) dlclose(handle_);
-    std::filesystem::remove_all(folder_);
-  }
-  Compiled(Compiled const&) = delete;
+  explicit Compiled(std::string_view text)
+      : library_(device::compile(*device::toolchain(), std::string(fusion::prelude()).append(text)).bytes, "tenon_fusion_math") {}
   template <class F>
   F* function(std::string const& name) const {
-    auto* const found = reinterpret_cast<F*>(dlsym(handle_, name.c_str()));
-    REQUIRE((found != nullptr));
+    auto* const found = reinterpret_cast<F*>(library_.symbol(name));
+    REQUIRE_MESSAGE((found != nullptr), name);
     return found;
   }
-  std::string said;  ///< by the compiler
 
  private:
-  std::filesystem::path folder_;
-  void* handle_ = nullptr;
+  device::Library library_;
 };
 
 // A row: function, its value in double, the bound in units of the last place, and whether --full goes through every float.
@@ -161,8 +137,9 @@ TEST_CASE("prelude: functions of floats are within their bounds over all floats,
 
 TEST_CASE("prelude: every loop over a function of it is vector code") {
   if (skipped("vector code of the prelude")) return;
-  if (compiler().find("clang") == std::string::npos) {
-    std::cout << "SKIP: vector code of the prelude: only clang says which loops it made vector code\n";
+  auto const& toolchain = *device::toolchain();
+  if (!toolchain.clang || device::cpu().isa == device::Isa::baseline) {
+    std::cout << "SKIP: vector code of the prelude: only clang says which loops it made vector code, and without AVX2 not all pay\n";
     return;
   }
   // A row: function, operand, result.
@@ -197,10 +174,21 @@ TEST_CASE("prelude: every loop over a function of it is vector code") {
   text +=
       "int top(float const* from, long n) { int k = -0x7fffffff - 1; for (long j = 0; j < n; ++j) { int const m = tn_key(from[j]); k = m > k ? m : k; } return "
       "k; }\n";
-  Compiled const library(text, "-Rpass=loop-vectorize");
+  auto const source = std::filesystem::temp_directory_path() / std::format("tenon_math_{}.c", std::random_device{}());
+  std::ofstream(source) << fusion::prelude() << text;
+  auto command = toolchain.path;
+  for (auto const& flag : device::compile_flags(toolchain)) command += " " + flag;
+  command += std::format(" -Rpass=loop-vectorize -c -o /dev/null '{}' 2>&1", source.string());
+  std::string said;
+  if (auto* const pipe = popen(command.c_str(), "r")) {
+    std::array<char, 4096> bytes{};
+    for (std::size_t n; (n = std::fread(bytes.data(), 1, bytes.size(), pipe)) > 0;) said.append(bytes.data(), n);
+    CHECK(pclose(pipe) == 0);
+  }
+  std::filesystem::remove(source);
   std::size_t count = 0;
-  for (std::size_t at = 0; (at = library.said.find("vectorized loop", at)) != std::string::npos; ++at) ++count;
-  CHECK_MESSAGE(count == rows.size() + 1, library.said);
+  for (std::size_t at = 0; (at = said.find("vectorized loop", at)) != std::string::npos; ++at) ++count;
+  CHECK_MESSAGE(count == rows.size() + 1, said);
 }
 
 TEST_CASE("prelude: conversions of small floats have the bits that base gives, from floats, doubles and whole numbers") {
@@ -352,7 +340,7 @@ TEST_CASE("elements of ops, compiled in each type, are the element functions") {
     }
   }
   CHECK(rows.size() > 60);
-  Compiled const library(text, "-w");
+  Compiled const library(text);
   constexpr int n = 3'000;
   // What cancels, or steps, is off by the operands' last places; all other rows by their results'.
   auto const cancels = [](ir::OpDef const& op) { return op.terms.find('b') != std::string_view::npos || op.name == "gelu" || op.name == "remainder"; };

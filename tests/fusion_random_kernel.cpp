@@ -251,6 +251,8 @@ class Maker {
     using namespace ir::ops;
     if (type == DType::boolean) return void(add({.dtype = type, .op = &logical_not, .in = {a}}));
     if (!base::is_real(type) && chance(60)) {
+      if (chance(20))
+        return void(add({.dtype = type, .op = &clamp, .in = {a}, .attrs = ir::Attrs{}.with_num(-2).with_num(chance(50) ? ir::Scalar(3) : ir::Scalar{})}));
       auto const* const op = one_of({&ir::ops::neg, &ir::ops::abs, &square, &ir::ops::sign, &relu});
       return void(add({.dtype = type, .op = op, .in = {a}}));
     }
