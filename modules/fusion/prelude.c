@@ -3,6 +3,14 @@
    are those of Cody & Waite, "Software Manual for the Elementary Functions" (1980), with the intervals of Cephes (expf, logf, tanhf). Everything but libm's
    functions is selects and bits, so that a loop over it becomes vector code of any width. */
 #define TN static inline __attribute__((always_inline, unused))
+/* Before a statement that adds up or multiplies: its terms may be taken in any order. Before a loop: no turn reads what another one writes. */
+#if defined(__clang__)
+#define TN_REORDER _Pragma("clang fp reassociate(on)")
+#define TN_VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TN_REORDER
+#define TN_VECTOR _Pragma("GCC ivdep")
+#endif
 typedef long long tn_i64;
 typedef unsigned long long tn_u64;
 
