@@ -153,11 +153,13 @@ class Evaluator {
     for (std::size_t i = 0; i < in.size(); ++i) {
       operands += std::isfinite(x[i]) ? std::fabs(x[i]) : 0;
       if (in[i].error == 0) continue;
-      if (!is_flag(step(s.in[i]).dtype) && !(std::isfinite(in[i].error) && in[i].error <= 0.01 * (1 + std::fabs(x[i])))) return open(s, result);  // too far for a line to tell
+      if (!is_flag(step(s.in[i]).dtype) && !(std::isfinite(in[i].error) && in[i].error <= 0.01 * (1 + std::fabs(x[i]))))
+        return open(s, result);                                                                                // too far for a line to tell
+      if ((s.op == &ir::ops::sin || s.op == &ir::ops::cos) && !(in[i].error <= 0.01)) return open(s, result);  // a turn lies within
       double const here = x[i];
       double most = 0;
-      for (double const sign : {-1.0, 1.0}) {
-        x[i] = here + sign * in[i].error;
+      for (double const there : {here - in[i].error, here + in[i].error, std::fabs(here) <= in[i].error ? 0.0 : here}) {
+        x[i] = there;
         most = std::max(most, apart(at_point(), result));
       }
       x[i] = here;

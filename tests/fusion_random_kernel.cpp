@@ -37,9 +37,12 @@ class Maker {
         op();
     }
     stores();
-    for (auto& step : kernel_.steps) step.keep = step.kind == Step::Kind::op && (step.level & fusion::over_columns) && below(4) == 0;
     bool const reduces = std::ranges::any_of(kernel_.steps, [](Step const& step) { return step.kind == Step::Kind::reduce; });
-    kernel_.schedule.form = reduces ? fusion::Form::row : fusion::Form::pointwise;
+    for (auto& step : kernel_.steps)
+      step.keep = reduces && fusion::passes(kernel_) > 1 && step.kind == Step::Kind::op && (step.level & fusion::over_columns) && below(4) == 0;
+    bool const across = std::ranges::any_of(kernel_.steps, [](Step const& step) { return (step.over & fusion::over_rows) != 0; });
+    bool const cut = reduces && !across && fusion::passes(kernel_) == 1 && chance(50);
+    kernel_.schedule.form = cut ? fusion::Form::split : reduces ? fusion::Form::row : fusion::Form::pointwise;
     return std::move(made_);
   }
 
@@ -91,7 +94,7 @@ class Maker {
     auto const add = [&](Role role) {
       auto const used = std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{1}, std::multiplies<>());
       auto n = one_of<std::int64_t>({1, 2, 3, 5, 8, 17, 33, 64, 130, 513, 1030});
-      if (chance(2)) n = 0;
+      if (options_.empty && chance(2)) n = 0;
       if (n * used > options_.points) n = 2 + below(2);
       sizes_.push_back(n);
       kernel_.axes.push_back({size(n), role});

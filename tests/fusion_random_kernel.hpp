@@ -14,7 +14,7 @@ struct RandomKernel {
 struct KernelOptions {
   std::int64_t points = 4000;  ///< at most
   int steps = 14;              ///< ops and reductions, about
-  bool small_floats = true, whole = true, indirect = true, symbolic = true, specials = true;
+  bool small_floats = true, whole = true, indirect = true, symbolic = true, specials = true, empty = true;
 };
 /// Axes of every role, loads of every kind, ops, reductions over columns and over rows in several passes, stores at every level.
 RandomKernel random_kernel(std::mt19937& random, KernelOptions const& options = {});
