@@ -183,7 +183,12 @@ class Printer {
           if (s.dtype == DType::boolean) return std::format("({}) != 0", text);
           return compute == DType::i64 ? std::format("({})({})", own.value, text) : std::format("({})tn_whole({})", own.value, text);
         }
-        if (s.op == &ir::ops::to && own.to.starts_with("tn_")) return std::format("{}({}({}))", own.from, own.to, text);
+        if (s.op == &ir::ops::to && own.to.starts_with("tn_")) {  // one rounding, from what the operand is
+          auto const& operand = step(s.in[0]);
+          bool const whole = operand.kind != Step::Kind::number && !base::is_real(operand.dtype);
+          auto const narrow = whole ? std::format("tn_odd_i64({})", value(s.in[0], DType::i64)) : compute == DType::f64 ? std::format("tn_odd({})", text) : text;
+          return std::format("{}({}({}))", own.from, own.to, narrow);
+        }
         return compute == s.dtype ? text : std::format("({})({})", own.value, text);
       }
       default: return "0";
