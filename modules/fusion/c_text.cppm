@@ -1,10 +1,10 @@
 /// What generated C is made of: the functions that every file begins with, and elements of ops as expressions.
-module tenon.fusion:c_text;
+export module tenon.fusion:c_text;
 import std;
 import tenon.base;
 import tenon.ir;
 
-namespace tenon::fusion {
+export namespace tenon::fusion {
 
 /// Plain C, as `static inline` functions tn_*: mathematics of floats without branches, conversions of small floats, ordered keys, whole numbers that wrap.
 std::string_view prelude();

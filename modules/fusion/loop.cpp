@@ -74,6 +74,7 @@ DType compute_type(Kernel const& kernel, Step const& step) {
       look(operand.dtype);
   }
   if (step.op == &ir::ops::to && base::is_real(kernel.steps[static_cast<std::size_t>(step.in[0])].dtype) && !base::is_real(step.dtype)) whole = false;
+  if (whole && step.op && step.op->element.real && !step.op->element.whole) return DType::f64;  // its element is of real numbers only
   return whole ? DType::i64 : wide ? DType::f64 : DType::f32;
 }
 

@@ -183,7 +183,12 @@ class Printer {
           if (s.dtype == DType::boolean) return std::format("({}) != 0", text);
           return compute == DType::i64 ? std::format("({})({})", own.value, text) : std::format("({})tn_whole({})", own.value, text);
         }
-        if (s.op == &ir::ops::to && own.to.starts_with("tn_")) return std::format("{}({}({}))", own.from, own.to, text);
+        if (s.op == &ir::ops::to && own.to.starts_with("tn_")) {  // one rounding, from what the operand is
+          auto const& operand = step(s.in[0]);
+          bool const whole = operand.kind != Step::Kind::number && !base::is_real(operand.dtype);
+          auto const narrow = whole ? std::format("tn_odd_i64({})", value(s.in[0], DType::i64)) : compute == DType::f64 ? std::format("tn_odd({})", text) : text;
+          return std::format("{}({}({}))", own.from, own.to, narrow);
+        }
         return compute == s.dtype ? text : std::format("({})({})", own.value, text);
       }
       default: return "0";
@@ -290,8 +295,10 @@ void Printer::pass(int number) {
   for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
     if (is_here(k) && (step(k).over & over_columns) && !(is_partial(k) && partial_per_column(kernel_, k)))
       line(std::format("{} a{} = {};", combine_of(step(k)).holder, k, combine_of(step(k)).start));
-    if (wanted[at(k)] && step(k).kind == Step::Kind::load && !(step(k).keep && step(k).pass < number)) base_pointer(step(k).access, std::format("p{}", k), true);
   }
+  open("{");  // several passes may read one access
+  for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k)
+    if (wanted[at(k)] && step(k).kind == Step::Kind::load && !(step(k).keep && step(k).pass < number)) base_pointer(step(k).access, std::format("p{}", k), true);
   for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
     auto const& st = kernel_.stores[s];
     bool const per_column = std::ranges::any_of(std::span(st.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; });
@@ -316,7 +323,7 @@ void Printer::pass(int number) {
     bool const per_column = std::ranges::any_of(std::span(st.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; });
     if ((inner(st.step) || per_column) && !post_[at(st.step)] && step(st.step).pass == number) store(st, std::format("o{}", s));
   }
-  for (int k = 0; k < opened; ++k) close();
+  for (int k = 0; k < opened + 1; ++k) close();
   for (int k : partials_)
     if (is_here(k) && !partial_per_column(kernel_, k)) {  // a row's share joins the chunk's
       auto const& s = step(k);
