@@ -1,3 +1,4 @@
 /// Graphs as few kernels: grouping, loop nests, schedules, generated C, memory plans, execution, the compile cache.
 export module tenon.fusion;
 export import :loop;
+export import :contraction;

@@ -1,0 +1,61 @@
+export module tenon.fusion:contraction;
+import std;
+import tenon.base;
+import tenon.device;
+
+export namespace tenon::fusion {
+
+/// Elements of a matrix; strides in elements, of any sign, 0 where all rows or columns are one.
+struct Matrix {
+  std::byte* data = nullptr;
+  std::int64_t row_stride = 0, column_stride = 1;
+};
+
+/// Who computes a product.
+enum class Engine : std::uint8_t { eigen, openblas, onednn };
+/// "eigen", "openblas", "onednn".
+std::string_view name_of(Engine engine);
+
+/// c = a b, or c += a b, for each entry of a batch: a [m, k], b [k, n] and c [m, n] of one dtype. Small floats are summed in f32 and rounded once.
+struct Gemm {
+  base::DType dtype = base::DType::f32;
+  std::int64_t m = 0, n = 0, k = 0;
+  Matrix a{}, b{}, c{};
+  bool accumulate = false;
+  base::InlineVector<std::int64_t, 4> batch{};                          ///< its sizes, outermost first
+  base::InlineVector<std::int64_t, 4> a_batch{}, b_batch{}, c_batch{};  ///< strides over it, in elements
+  std::optional<Engine> engine{};                                       ///< none: `preferred` decides
+};
+/// How many products a call has: the product of the batch's sizes.
+std::int64_t entries(Gemm const& gemm);
+
+/// A part of one entry's result.
+struct Tile {
+  std::int64_t entry = 0, row = 0, rows = 0, column = 0, columns = 0;
+};
+/// How results are cut in tiles of up to `rows` and `columns`.
+struct Tiling {
+  std::int64_t rows = 1, columns = 1;
+};
+/// As many tiles as keep `threads` busy, and no more: small products stay whole. `whole_rows` cuts rows only, for what comes after each block of them.
+enum class Cut : std::uint8_t { any, whole_rows };
+Tiling tiling(Gemm const& gemm, int threads, Cut cut = Cut::any);
+/// How many tiles that makes, and the k-th of them.
+std::int64_t tiles(Gemm const& gemm, Tiling const& tiling);
+Tile tile(Gemm const& gemm, Tiling const& tiling, std::int64_t k);
+
+/// Computes one tile on the calling thread; several threads may compute tiles of one call.
+void gemm(Gemm const& gemm, Tile const& tile);
+/// Rows [low, high) of one entry, on the calling thread.
+void gemm_rows(Gemm const& gemm, std::int64_t entry, std::int64_t low, std::int64_t high);
+/// All of it, on the threads of `device::parallel`.
+void gemm(Gemm const& gemm);
+
+/// The engines that this process can use, Eigen first; libraries are looked for once.
+std::span<Engine const> engines();
+/// Who computes if nobody is named: TENON_GEMM=eigen|openblas|onednn (Error if it is not there), else Eigen.
+Engine preferred();
+/// The fastest engine for products of this dtype, layout and size (to a power of two), by timing each that is present for about `seconds` once a process.
+Engine fastest(Gemm const& gemm, double seconds = 0.02);
+
+}  // namespace tenon::fusion
