@@ -160,51 +160,83 @@ TEST_CASE("products of any dtype, layout and batch are those of a double loop") 
   }
 }
 
-TEST_CASE("products larger than a panel") {
+TEST_CASE("products larger than a panel, by every engine") {
   Random random{std::mt19937_64(2)};
-  for (auto const dtype : {DType::f32, DType::bf16, DType::f16, DType::f64})
-    for (int turn = 0; turn < 4; ++turn) {
-      Case test(random, dtype, random.whole(1, 2) * 300, random.whole(1, 2) * 270, random.whole(1, 600), {}, random.coin());
-      fusion::gemm(test.gemm);
-      REQUIRE(test.fault() == "");
+  for (auto const engine : fusion::engines())
+    for (auto const dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+      Case test(random, dtype, random.whole(170, 600), random.whole(260, 540), random.whole(200, 600), {}, random.coin());
+      Case wide(random, dtype, random.whole(2, 40), random.whole(1030, 1100), random.whole(200, 600), {}, random.coin());
+      for (auto* each : {&test, &wide}) {
+        each->gemm.engine = engine;
+        fusion::gemm(each->gemm);
+        CAPTURE(fusion::name_of(engine));
+        REQUIRE(each->fault() == "");
+      }
     }
 }
 
-TEST_CASE("every instruction set that this processor has multiplies and converts alike") {
-  Random random{std::mt19937_64(3)};
-  std::vector<kernels::Table const*> tables{&kernels::baseline};
-  if (device::cpu().isa >= device::Isa::avx2) tables.push_back(&kernels::avx2);
-  if (device::cpu().isa >= device::Isa::avx512) tables.push_back(&kernels::avx512);
-  for (auto const* table : tables) {
-    for (int turn = 0; turn < 60; ++turn) {
-      std::int64_t const m = some_size(random), n = some_size(random), k = some_size(random);
-      bool const a_rows = random.coin(), b_rows = random.coin(), accumulate = random.coin();
-      std::vector<double> a(static_cast<std::size_t>(m * k)), b(static_cast<std::size_t>(k * n)), c(static_cast<std::size_t>(m * n));
-      for (auto* x : {&a, &b, &c})
-        for (double& value : *x) value = random.real();
-      kernels::Product<double> const p{.m = m,
-                                       .n = n,
-                                       .k = k,
-                                       .a = a.data(),
-                                       .a_row = a_rows ? k : 1,
-                                       .a_column = a_rows ? 1 : m,
-                                       .b = b.data(),
-                                       .b_row = b_rows ? n : 1,
-                                       .b_column = b_rows ? 1 : k,
-                                       .c = c.data(),
-                                       .c_row = n,
-                                       .accumulate = accumulate};
-      auto const before = c;
-      table->product_f64(p);
-      for (std::int64_t i = 0; i < m; ++i)
-        for (std::int64_t j = 0; j < n; ++j) {
-          auto const at = static_cast<std::size_t>(i * n + j);
-          double sum = accumulate ? before[at] : 0;
-          for (std::int64_t l = 0; l < k; ++l)
-            sum += a[static_cast<std::size_t>(i * p.a_row + l * p.a_column)] * b[static_cast<std::size_t>(l * p.b_row + j * p.b_column)];
-          REQUIRE(std::abs(c[at] - sum) <= static_cast<double>(k + 2) * static_cast<double>(k + 1) * 0x1p-53);
+namespace {
+// Products of random layouts by one function beside the double loop; every third one has no gaps of memory behind its operands to read into.
+template <class T>
+void check_products(Random& random, void (*product)(kernels::Product<T> const&), int turns) {
+  for (int turn = 0; turn < turns; ++turn) {
+    std::int64_t const m = some_size(random), n = some_size(random), k = some_size(random), gap = turn % 3 ? random.whole(0, 9) : 0;
+    bool const a_rows = random.coin(), b_rows = random.coin(), accumulate = random.coin();
+    kernels::Product<T> p{.m = m, .n = n, .k = k, .accumulate = accumulate};
+    p.a_row = a_rows ? k + gap : 1, p.a_column = a_rows ? 1 : m + gap, p.b_row = b_rows ? n + gap : 1, p.b_column = b_rows ? 1 : k + gap, p.c_row = n + gap;
+    auto const filled = [&](std::int64_t lines, std::int64_t length) {
+      std::vector<T> x(static_cast<std::size_t>(std::max<std::int64_t>(lines * (length + gap) - gap, 0)));
+      for (T& value : x) value = static_cast<T>(random.real());
+      return x;
+    };
+    auto const a = a_rows ? filled(m, k) : filled(k, m), b = b_rows ? filled(k, n) : filled(n, k), before = filled(m, n);
+    auto c = before;
+    p.a = a.data(), p.b = b.data(), p.c = c.data();
+    product(p);
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < n + (i + 1 < m ? gap : 0); ++j) {
+        auto const at = static_cast<std::size_t>(i * p.c_row + j);
+        if (j >= n) {
+          REQUIRE(c[at] == before[at]);
+          continue;
         }
-    }
+        double sum = accumulate ? double{before[at]} : 0, size = std::abs(sum);
+        for (std::int64_t l = 0; l < k; ++l) {
+          double const term =
+              double{a[static_cast<std::size_t>(i * p.a_row + l * p.a_column)]} * double{b[static_cast<std::size_t>(l * p.b_row + j * p.b_column)]};
+          sum += term, size += std::abs(term);
+        }
+        REQUIRE(std::abs(double{c[at]} - sum) <= static_cast<double>(k + 2) * size * (sizeof(T) == 4 ? 0x1p-24 : 0x1p-53));
+      }
+  }
+}
+struct IsaRow {
+  device::Isa isa;
+  kernels::Table const& table;
+  kernels::Products const& blocks;
+};
+std::vector<IsaRow> instruction_sets() {
+  std::vector<IsaRow> rows{{device::Isa::baseline, kernels::baseline, kernels::blocks::baseline}};
+  if (device::cpu().isa >= device::Isa::avx2) rows.push_back({device::Isa::avx2, kernels::avx2, kernels::blocks::avx2});
+  if (device::cpu().isa >= device::Isa::avx512) rows.push_back({device::Isa::avx512, kernels::avx512, kernels::blocks::avx512});
+  return rows;
+}
+}  // namespace
+
+TEST_CASE("every instruction set that this processor has multiplies right, with Eigen and with blocks") {
+  Random random{std::mt19937_64(3)};
+  for (auto const& row : instruction_sets()) {
+    CAPTURE(device::name_of(row.isa));
+    check_products(random, row.table.product_f32, 100);
+    check_products(random, row.table.product_f64, 100);
+    check_products(random, row.blocks.f32, 200);
+    check_products(random, row.blocks.f64, 200);
+  }
+}
+
+TEST_CASE("every instruction set that this processor has converts small floats alike") {
+  for (auto const& row : instruction_sets()) {
+    auto const* table = &row.table;
     std::vector<std::uint16_t> halves(65536), back(65536);
     std::iota(halves.begin(), halves.end(), std::uint16_t{0});
     std::vector<float> wide(65536);
@@ -230,10 +262,11 @@ TEST_CASE("every instruction set that this processor has multiplies and converts
   }
 }
 
-TEST_CASE("the engine of a product: Eigen is always there, the fastest is one of those that are") {
+TEST_CASE("the engine of a product: ours and Eigen are always there, the fastest is one of those that are") {
   auto const present = fusion::engines();
-  REQUIRE(!present.empty());
-  CHECK(present[0] == fusion::Engine::eigen);
+  REQUIRE(present.size() >= 2);
+  CHECK(present[0] == fusion::Engine::blocks);
+  CHECK(present[1] == fusion::Engine::eigen);
   for (auto const dtype : {DType::f32, DType::f64, DType::i32}) {
     fusion::Gemm const g{.dtype = dtype, .m = 100, .n = 90, .k = 80, .a = {nullptr, 80, 1}, .b = {nullptr, 1, 80}, .c = {nullptr, 90, 1}};
     CHECK(std::ranges::count(present, fusion::fastest(g)) == 1);

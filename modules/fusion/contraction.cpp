@@ -112,6 +112,20 @@ Block ready(Block const& x, std::size_t slot) {
   return down ? packed.turned() : packed;
 }
 
+// Null: Eigen's, which are in the table of this processor.
+kernels::Products const* products_of(Engine engine) {
+  switch (engine) {
+    case Engine::blocks:
+      return &kernels::blocks_here();
+    case Engine::openblas:
+      return kernels::openblas();
+    case Engine::onednn:
+      return kernels::onednn();
+    case Engine::eigen:
+      break;
+  }
+  return nullptr;
+}
 // c (+)= a b where a and b are ready and c has a unit stride.
 template <class T>
 void multiply(Block const& a, Block const& b, Block const& c, bool accumulate, Engine engine) {
@@ -128,11 +142,11 @@ void multiply(Block const& a, Block const& b, Block const& c, bool accumulate, E
                            .c = reinterpret_cast<T*>(c.at.data),
                            .c_row = c.at.row_stride,
                            .accumulate = accumulate};
-  auto const* const library = engine == Engine::openblas ? kernels::openblas() : engine == Engine::onednn ? kernels::onednn() : nullptr;
+  auto const* const products = products_of(engine);
   if constexpr (std::is_same_v<T, float>)
-    (library && library->f32 ? library->f32 : kernels::here().product_f32)(product);
+    (products && products->f32 ? products->f32 : kernels::here().product_f32)(product);
   else
-    (library && library->f64 ? library->f64 : kernels::here().product_f64)(product);
+    (products && products->f64 ? products->f64 : kernels::here().product_f64)(product);
 }
 
 // Panels of at most this many rows, columns and terms are converted at a time.

@@ -11,9 +11,9 @@ struct Matrix {
   std::int64_t row_stride = 0, column_stride = 1;
 };
 
-/// Who computes a product.
-enum class Engine : std::uint8_t { eigen, openblas, onednn };
-/// "eigen", "openblas", "onednn".
+/// Who computes a product: our own blocks of registers, or a library.
+enum class Engine : std::uint8_t { blocks, eigen, openblas, onednn };
+/// "blocks", "eigen", "openblas", "onednn".
 std::string_view name_of(Engine engine);
 
 /// c = a b, or c += a b, for each entry of a batch: a [m, k], b [k, n] and c [m, n] of one dtype. Small floats are summed in f32 and rounded once.
@@ -51,9 +51,9 @@ void gemm_rows(Gemm const& gemm, std::int64_t entry, std::int64_t low, std::int6
 /// All of it, on the threads of `device::parallel`.
 void gemm(Gemm const& gemm);
 
-/// The engines that this process can use, Eigen first; libraries are looked for once.
+/// The engines that this process can use, blocks and Eigen first; libraries are looked for once.
 std::span<Engine const> engines();
-/// Who computes if nobody is named: TENON_GEMM=eigen|openblas|onednn (Error if it is not there), else Eigen.
+/// Who computes if nobody is named: TENON_GEMM=blocks|eigen|openblas|onednn (Error if it is not there), else blocks: the same bits in every run.
 Engine preferred();
 /// The fastest engine for products of this dtype, layout and size (to a power of two), by timing each that is present for about `seconds` once a process.
 Engine fastest(Gemm const& gemm, double seconds = 0.02);

@@ -13,6 +13,7 @@ struct EngineRow {
   bool (*present)();
 };
 constexpr std::array engine_rows{
+    EngineRow{Engine::blocks, "blocks", [] { return true; }},
     EngineRow{Engine::eigen, "eigen", [] { return true; }},
     EngineRow{Engine::openblas, "openblas", [] { return kernels::openblas() != nullptr; }},
     EngineRow{Engine::onednn, "onednn", [] { return kernels::onednn() != nullptr; }},
@@ -89,16 +90,16 @@ std::span<Engine const> engines() {
   }();
   return present;
 }
-Engine preferred() { return wish().value_or(Engine::eigen); }
+Engine preferred() { return wish().value_or(Engine::blocks); }
 
 Engine fastest(Gemm const& g, double seconds) {
   if (wish()) return *wish();
-  if (!base::is_real(g.dtype) || g.m == 0 || g.n == 0 || g.k == 0) return Engine::eigen;
+  if (!base::is_real(g.dtype) || g.m == 0 || g.n == 0 || g.k == 0) return Engine::blocks;
   static std::mutex mutex;
   static std::map<std::array<std::int64_t, 6>, Engine> known;
   std::scoped_lock const lock(mutex);
-  auto const [place, fresh] = known.try_emplace(class_of(g), Engine::eigen);
-  if (!fresh || engines().size() == 1) return place->second;
+  auto const [place, fresh] = known.try_emplace(class_of(g), Engine::blocks);
+  if (!fresh) return place->second;
   Trial trial(g);
   double best = std::numeric_limits<double>::infinity();
   for (auto const engine : engines())

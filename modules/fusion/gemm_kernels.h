@@ -26,16 +26,22 @@ struct Table {
   void (*narrow_bf16)(float const* from, std::uint16_t* to, std::int64_t n);
   void (*narrow_f16)(float const* from, std::uint16_t* to, std::int64_t n);
 };
+/// Its products are Eigen's.
 extern Table const baseline, avx2, avx512;
 /// The table for this processor.
 Table const& here();
 
-/// Products of another library, one thread each; null where it has none of that type.
+/// Products of one engine, one thread each; null where it has none of that type.
 struct Products {
   void (*f32)(Product<float> const&) = nullptr;
   void (*f64)(Product<double> const&) = nullptr;
 };
-/// The library's, loaded at the first call; null if this machine lacks it. What its conventions can't say is computed by `here()`.
+/// Products in blocks of registers, the toolkit's own.
+namespace blocks {
+extern Products const baseline, avx2, avx512;
+}
+Products const& blocks_here();
+/// A library's, loaded at the first call; null if this machine lacks it. What its conventions can't say is computed by `here()`.
 Products const *openblas(), *onednn();
 
 }  // namespace tenon::fusion::kernels

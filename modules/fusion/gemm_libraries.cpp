@@ -7,9 +7,20 @@ import tenon.device;
 
 namespace tenon::fusion::kernels {
 
+namespace {
+template <class T>
+T const& of_this_processor(T const& baseline, T const& avx2, T const& avx512) {
+  auto const isa = device::cpu().isa;
+  return isa == device::Isa::avx512 ? avx512 : isa == device::Isa::avx2 ? avx2 : baseline;
+}
+}  // namespace
 Table const& here() {
-  static Table const& table = device::cpu().isa == device::Isa::avx512 ? avx512 : device::cpu().isa == device::Isa::avx2 ? avx2 : baseline;
+  static Table const& table = of_this_processor(baseline, avx2, avx512);
   return table;
+}
+Products const& blocks_here() {
+  static Products const& products = of_this_processor(blocks::baseline, blocks::avx2, blocks::avx512);
+  return products;
 }
 
 namespace {
