@@ -209,7 +209,7 @@ TEST_CASE("copy_ writes through a view, casts and broadcasts, and gives its oper
   %4 = clone(%3): f32[2, 2]
   %5 = slice_scatter(%0, %4, dim=1, start=1): f32[2, 3]
   %6 = neg(%5): f32[2, 3]
-  return %4, %6, %5
+  return %4, %6, %5 into %0
 }
 )");
   CHECK(pure.mutated == std::vector{0});
@@ -305,7 +305,7 @@ TEST_CASE("the example of docs/ir.md") {
   %2 = mul(%1, 2.0): f32[3]
   %3 = select_scatter(%0, %2, dim=0, index=0): f32[2, 3]
   %4 = sum(%3): f32[]
-  return %4, %3
+  return %4, %3 into %0
 }
 )");
 }

@@ -2,3 +2,6 @@
 export module tenon.fusion;
 export import :loop;
 export import :contraction;
+export import :memory;
+export import :plan;
+export import :program;

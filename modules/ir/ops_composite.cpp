@@ -203,7 +203,7 @@ constinit const OpDef scaled_dot_product_attention{.name = "scaled_dot_product_a
       Var const all = call(scaled_dot_product_attention_grad, {v.g(), v.x(0), v.x(1), v.x(2)}, attrs);
       for (int k = 0; k < 3; ++k)
         if (v.wants(k)) v.grad(k) = nth(all, k);
-    }, .saves = 7, .decompose = attention_body};
+    }, .saves = 15, .decompose = attention_body};
 constinit const OpDef scaled_dot_product_attention_grad{.name = "scaled_dot_product_attention_grad", .kind = Kind::contraction,
     .signature = "Tensor grad, Tensor query, Tensor key, Tensor value, bool is_causal=False, *, float? scale=None", .results = 3,
     .equation = {.build = [](Attrs const&, std::span<Meta const* const> in) {

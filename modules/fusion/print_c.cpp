@@ -1,0 +1,476 @@
+// Loop nests as plain C: scalar statements in simple loops, which compilers turn into vector code.
+module tenon.fusion;
+import std;
+import tenon.base;
+import tenon.ir;
+import :print_c;
+
+namespace tenon::fusion {
+using base::DType;
+using ir::Dim;
+using ir::Monoid;
+
+namespace {
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+// How a dtype lies in memory and in a variable.
+struct Spelling {
+  std::string_view memory, value, from, to;  // `from` and `to` convert between the two
+};
+constexpr Spelling spellings[base::dtype_count] = {
+    {"double", "double", "", ""},
+    {"float", "float", "", ""},
+    {"unsigned short", "float", "tn_from_f16", "tn_to_f16"},
+    {"unsigned short", "float", "tn_from_bf16", "tn_to_bf16"},
+    {"unsigned char", "float", "tn_from_f8e4m3", "tn_to_f8e4m3"},
+    {"unsigned char", "float", "tn_from_f8e5m2", "tn_to_f8e5m2"},
+    {"tn_i64", "tn_i64", "", "(tn_i64)"},
+    {"int", "int", "", "(int)"},
+    {"short", "short", "", "(short)"},
+    {"signed char", "signed char", "", "(signed char)"},
+    {"unsigned char", "unsigned char", "", "(unsigned char)"},
+    {"unsigned char", "int", "0 != ", "0 != "},
+};
+Spelling const& spelling(DType type) { return spellings[static_cast<std::size_t>(type)]; }
+
+// How a monoid combines partial values of one class of types: the accumulator, its start, what enters and what leaves.
+struct Combine {
+  Monoid monoid;
+  char type;  // f float, d double, i whole
+  std::string_view holder, start, entry, exit;
+  bool adds;
+};
+constexpr Combine combines[] = {
+    {Monoid::sum, 'f', "float", "0", "", "", true},
+    {Monoid::sum, 'd', "double", "0", "", "", true},
+    {Monoid::sum, 'i', "tn_i64", "0", "(tn_i64)", "", true},
+    {Monoid::prod, 'f', "float", "1", "", "", true},
+    {Monoid::prod, 'd', "double", "1", "", "", true},
+    {Monoid::prod, 'i', "tn_i64", "1", "(tn_i64)", "", true},
+    {Monoid::max, 'f', "int", "(-2147483647 - 1)", "tn_key", "tn_unkey", false},
+    {Monoid::max, 'd', "tn_i64", "(-9223372036854775807LL - 1)", "tn_key_d", "tn_unkey_d", false},
+    {Monoid::max, 'i', "tn_i64", "(-9223372036854775807LL - 1)", "(tn_i64)", "", false},
+    {Monoid::min, 'f', "int", "2147483647", "tn_key_min", "tn_unkey", false},
+    {Monoid::min, 'd', "tn_i64", "9223372036854775807LL", "tn_key_min_d", "tn_unkey_d", false},
+    {Monoid::min, 'i', "tn_i64", "9223372036854775807LL", "(tn_i64)", "", false},
+};
+Combine const& combine_of(Step const& step) {
+  char const type = step.dtype == DType::f64 ? 'd' : base::is_real(step.dtype) ? 'f' : 'i';
+  for (auto const& combine : combines)
+    if (combine.monoid == step.combine && combine.type == type) return combine;
+  base::ensure(false, "no such reduction");
+  return combines[0];
+}
+
+class Printer {
+ public:
+  explicit Printer(Kernel const& kernel) : kernel_(kernel), outer_(outer_axes(kernel)), partials_(partial_steps(kernel)), post_(post_steps()) {}
+  std::string text() {
+    for (auto const& line : kernel_.origin) text_ += "// " + line + "\n";
+    main();
+    if (!partials_.empty()) finish();
+    return std::move(text_);
+  }
+
+ private:
+  Kernel const& kernel_;
+  int outer_;
+  std::vector<int> partials_;
+  std::vector<char> post_;
+  std::string text_;
+  int depth_ = 0;
+
+  void line(std::string const& words) {
+    text_.append(at(2 * depth_), ' ');
+    text_ += words + "\n";
+  }
+  void open(std::string const& words) { line(words), ++depth_; }
+  void close() { --depth_, line("}"); }
+
+  Step const& step(int k) const { return kernel_.steps[at(k)]; }
+  int axes() const { return static_cast<int>(kernel_.axes.size()); }
+  bool inner(int k) const { return (step(k).level & over_columns) != 0; }
+  bool is_partial(int k) const { return std::ranges::find(partials_, k) != partials_.end(); }
+  std::vector<char> post_steps() const {  // what can be known only when all chunks are done
+    std::vector<char> post(kernel_.steps.size(), 0);
+    for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
+      bool after = is_partial(k);
+      for (auto const in : step(k).in) after |= post[at(in)] != 0;
+      for (int const in : {step(k).access.index, step(k).access.guard})
+        if (in >= 0) after |= post[at(in)] != 0;
+      post[at(k)] = after;
+    }
+    return post;
+  }
+
+  std::string dim(Dim d) const {
+    if (d.node < 0) return std::to_string(d.value);
+    for (std::size_t k = 0; k < kernel_.parameters.size(); ++k)
+      if (kernel_.parameters[k] == d) return std::format("n{}", k);
+    base::ensure(false, "a size is no parameter");
+    return "";
+  }
+  std::string number(ir::Scalar const& s, DType compute) const {
+    if (s.node < 0) return number_text(s, compute);
+    auto const type = std::string(spelling(compute).value);
+    if (s.kind == ir::ScalarKind::whole) return "(" + type + ")" + dim(Dim(s.whole, s.node, s.owner));
+    for (std::size_t k = 0; k < kernel_.real_parameters.size(); ++k)
+      if (kernel_.real_parameters[k].node == s.node) return std::format("({})q{}", type, k);
+    base::ensure(false, "a number is no parameter");
+    return "";
+  }
+  std::string product(int first, int last) const {
+    std::string text;
+    for (int a = first; a < last; ++a) text += (text.empty() ? "" : " * ") + dim(kernel_.axes[at(a)].size);
+    return text.empty() ? "1" : text;
+  }
+  // The place of a point among all inner ones.
+  std::string place() const {
+    std::string text;
+    for (int a = outer_; a < axes(); ++a) text = text.empty() ? std::format("i{}", a) : std::format("({}) * {} + i{}", text, dim(kernel_.axes[at(a)].size), a);
+    return text.empty() ? "0" : text;
+  }
+  std::string offset(Access const& access, int first, int last, bool constant) const {
+    std::string text;
+    auto const add = [&](std::string const& term) { text += (text.empty() ? "" : " + ") + term; };
+    if (constant && !(access.offset.node < 0 && access.offset.value == 0)) add(dim(access.offset));
+    for (int a = first; a < last; ++a) {
+      auto const stride = access.strides[at(a)];
+      if (stride.node < 0 && stride.value == 0) continue;
+      add(stride.node < 0 && stride.value == 1 ? std::format("i{}", a) : std::format("i{} * {}", a, dim(stride)));
+    }
+    return text.empty() ? "0" : text;
+  }
+  void base_pointer(Access const& access, std::string const& name, bool read) {
+    auto const& memory = spelling(kernel_.buffers[at(access.buffer)].dtype).memory;
+    line(std::format("{0}{1} *{2} = ({0}{1} *)b[{3}] + ({4});", read ? "const " : "", memory, name, access.buffer, offset(access, 0, outer_, true)));
+  }
+  std::string element(Access const& access, std::string const& name) const {
+    std::string where = offset(access, outer_, axes(), false);
+    if (access.index >= 0) {
+      auto const size = dim(access.index_size);
+      where += std::format(" + (v{0} < 0 ? v{0} + {1} : v{0}) * {2}", access.index, size, dim(access.index_stride));
+    }
+    return std::format("{}[{}]", name, where);
+  }
+  static std::string converted(std::string_view by, std::string const& text) {
+    if (by.empty()) return text;
+    return by.starts_with("tn_") ? std::format("{}({})", by, text) : std::format("{}({})", by, text);
+  }
+  std::string value(int k, DType compute) const {
+    auto const& s = step(k);
+    if (s.kind == Step::Kind::number) return number(s.number, compute);
+    auto const have = spelling(s.dtype).value, want = spelling(compute).value;
+    return have == want ? std::format("v{}", k) : std::format("({})v{}", want, k);
+  }
+  std::string expression(int k) const {
+    auto const& s = step(k);
+    auto const& own = spelling(s.dtype);
+    switch (s.kind) {
+      case Step::Kind::load: {
+        auto const& how = spelling(kernel_.buffers[at(s.access.buffer)].dtype);
+        auto const read = converted(how.from, element(s.access, std::format("p{}", k)));
+        return s.access.guard >= 0 ? std::format("v{} ? {} : 0", s.access.guard, read) : read;
+      }
+      case Step::Kind::index: return std::format("i{}", s.axis);
+      case Step::Kind::op: {
+        auto const compute = compute_type(kernel_, s);
+        std::vector<std::string> operands, attributes;
+        for (auto const in : s.in) operands.push_back(value(in, compute));
+        for (auto const& a : element_scalars(*s.op, s.attrs)) attributes.push_back(number(a, compute));
+        auto const text = element_text(*s.op, attributes, operands, compute);
+        if (s.op == &ir::ops::to && !base::is_real(s.dtype)) {
+          if (s.dtype == DType::boolean) return std::format("({}) != 0", text);
+          return compute == DType::i64 ? std::format("({})({})", own.value, text) : std::format("({})tn_whole({})", own.value, text);
+        }
+        if (s.op == &ir::ops::to && own.to.starts_with("tn_")) return std::format("{}({}({}))", own.from, own.to, text);
+        return compute == s.dtype ? text : std::format("({})({})", own.value, text);
+      }
+      default: return "0";
+    }
+  }
+  void define(int k) {
+    if (step(k).kind == Step::Kind::number) return;
+    line(std::format("{} v{} = {};", spelling(step(k).dtype).value, k, expression(k)));
+  }
+  void combine(Step const& s, std::string const& holder, std::string const& entry) {
+    if (s.combine == Monoid::sum) {
+      if (base::is_real(s.dtype))  // only the sum may be reordered, so that it runs in vectors
+        line("{\n" + std::string(at(2 * depth_ + 2), ' ') + "TN_REORDER " + std::format("{} += {};", holder, entry) + "\n" + std::string(at(2 * depth_), ' ') + "}");
+      else
+        line(std::format("{0} = tn_add_i64({0}, {1});", holder, entry));
+    } else if (s.combine == Monoid::prod) {
+      line(base::is_real(s.dtype) ? std::format("{{ TN_REORDER {} *= {}; }}", holder, entry) : std::format("{0} = tn_mul_i64({0}, {1});", holder, entry));
+    } else {
+      line(std::format("{{ {3} t = {1}; {0} = t {2} {0} ? t : {0}; }}", holder, entry, s.combine == Monoid::max ? ">" : "<", combine_of(s).holder));
+    }
+  }
+  std::string entry(Step const& s) const {
+    int const in = s.in[0];
+    DType const type = s.dtype == DType::f64 ? DType::f64 : base::is_real(s.dtype) ? DType::f32 : DType::i64;
+    auto const& how = combine_of(s);
+    auto const text = value(in, type);
+    return how.entry.starts_with("tn_") ? std::format("{}({})", how.entry, text) : text;
+  }
+  std::string left(Step const& s, std::string const& holder) const {
+    auto const& how = combine_of(s);
+    auto const text = how.exit.empty() ? holder : std::format("{}({})", how.exit, holder);
+    return spelling(s.dtype).value == how.holder ? text : std::format("({}){}", spelling(s.dtype).value, text);
+  }
+  void store(Store const& s, std::string const& name) {
+    auto const& how = spelling(kernel_.buffers[at(s.to.buffer)].dtype);
+    DType const type = kernel_.buffers[at(s.to.buffer)].dtype;
+    auto const text = value(s.step, base::is_real(type) ? (type == DType::f64 ? DType::f64 : DType::f32) : step(s.step).kind == Step::Kind::number ? DType::i64 : step(s.step).dtype);
+    line(std::format("{} = {};", element(s.to, name), converted(how.to, text)));
+  }
+
+  void parameters(bool main_function) {
+    for (std::size_t k = 0; k < kernel_.parameters.size(); ++k) line(std::format("const tn_i64 n{0} = n[{0}];", k));
+    for (std::size_t k = 0; k < kernel_.real_parameters.size(); ++k) line(std::format("const double q{0} = q[{0}];", k));
+    if (!main_function) return;
+    bool scratch = false;
+    for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
+      if (!step(k).keep) continue;
+      if (!std::exchange(scratch, true)) line("char *s = scratch;");
+      auto const type = spelling(step(k).dtype).value;
+      line(std::format("{0} *k{1} = ({0} *)s;", type, k));
+      line(std::format("s += ({} * {} + 63) / 64 * 64;", product(outer_, axes()), kept_bytes(step(k))));
+    }
+  }
+  // Places of partial results in a chunk's region, as pointers x{k}.
+  void partial_pointers(std::string const& region) {
+    std::string where = region;
+    for (int const k : partials_) {
+      auto const holder = combine_of(step(k)).holder;
+      line(std::format("{0} *x{1} = ({0} *)({2});", holder, k, where));
+      where += std::format(" + ({} * 8 + 63) / 64 * 64", partial_per_column(kernel_, k) ? product(outer_, axes()) : "1");
+    }
+  }
+  // Opens the loops over the inner axes; returns how many.
+  int loops(bool cut, bool vector) {
+    for (int a = outer_; a < axes(); ++a) {
+      if (vector && a + 1 == axes()) line("TN_VECTOR");
+      bool const part = cut && a == outer_;
+      open(std::format("for (tn_i64 i{0} = {1}; i{0} < {2}; ++i{0}) {{", a, part ? "from" : "0", part ? "to" : dim(kernel_.axes[at(a)].size)));
+    }
+    return axes() - outer_;
+  }
+
+  void main();
+  void pass(int number);
+  void row_stage(int number);
+  void finish();
+  void need(int k, int pass, std::vector<char>& wanted) const;
+  int pass_of(Step const& s) const { return s.kind == Step::Kind::reduce ? step(s.in[0]).pass : s.pass; }
+};
+
+// Marks inner steps that pass `number` computes to have step k.
+void Printer::need(int k, int number, std::vector<char>& wanted) const {
+  if (wanted[at(k)] || !inner(k) || step(k).kind == Step::Kind::number) return;
+  wanted[at(k)] = 1;
+  if (step(k).keep && step(k).pass < number) return;
+  for (auto const in : step(k).in) need(in, number, wanted);
+  for (int const in : {step(k).access.index, step(k).access.guard})
+    if (in >= 0) need(in, number, wanted);
+}
+
+void Printer::pass(int number) {
+  std::vector<char> wanted(kernel_.steps.size(), 0);
+  bool any = false;
+  auto const is_here = [&](int k) { return step(k).kind == Step::Kind::reduce && !post_[at(step(k).in[0])] && pass_of(step(k)) == number && ((step(k).over & over_columns) || inner(step(k).in[0])); };
+  for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
+    if (post_[at(k)] && !is_partial(k)) continue;
+    if (is_here(k)) need(step(k).in[0], number, wanted), any = true;
+    if (step(k).keep && step(k).pass == number) need(k, number, wanted), any = true;
+  }
+  for (auto const& s : kernel_.stores)
+    if (inner(s.step) || (s.to.strides.size() > at(outer_) && std::ranges::any_of(std::span(s.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; })))
+      if (!post_[at(s.step)] && step(s.step).pass == number) need(s.step, number, wanted), any = true;
+  if (!any) return;
+  for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
+    if (is_here(k) && (step(k).over & over_columns) && !(is_partial(k) && partial_per_column(kernel_, k)))
+      line(std::format("{} a{} = {};", combine_of(step(k)).holder, k, combine_of(step(k)).start));
+    if (wanted[at(k)] && step(k).kind == Step::Kind::load && !(step(k).keep && step(k).pass < number)) base_pointer(step(k).access, std::format("p{}", k), true);
+  }
+  for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
+    auto const& st = kernel_.stores[s];
+    bool const per_column = std::ranges::any_of(std::span(st.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; });
+    if ((inner(st.step) || per_column) && !post_[at(st.step)] && step(st.step).pass == number) base_pointer(st.to, std::format("o{}", s), false);
+  }
+  int const opened = loops(kernel_.schedule.form == Form::split || kernel_.schedule.form == Form::pointwise, true);
+  for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
+    if (wanted[at(k)]) {
+      if (step(k).keep && step(k).pass < number)
+        line(std::format("{} v{} = k{}[{}];", spelling(step(k).dtype).value, k, k, place()));
+      else
+        define(k);
+      if (step(k).keep && step(k).pass == number) line(std::format("k{}[{}] = v{};", k, place(), k));
+    }
+    if (is_here(k)) {
+      bool const columns = is_partial(k) && partial_per_column(kernel_, k);
+      combine(step(k), columns ? std::format("x{}[{}]", k, place()) : std::format("a{}", k), entry(step(k)));
+    }
+  }
+  for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
+    auto const& st = kernel_.stores[s];
+    bool const per_column = std::ranges::any_of(std::span(st.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; });
+    if ((inner(st.step) || per_column) && !post_[at(st.step)] && step(st.step).pass == number) store(st, std::format("o{}", s));
+  }
+  for (int k = 0; k < opened; ++k) close();
+  for (int k : partials_)
+    if (is_here(k) && !partial_per_column(kernel_, k)) {  // a row's share joins the chunk's
+      auto const& s = step(k);
+      if (s.combine == Monoid::sum || s.combine == Monoid::prod)
+        line(std::format("*x{0} {1}= a{0};", k, s.combine == Monoid::sum ? "+" : "*"));
+      else
+        line(std::format("*x{0} = a{0} {1} *x{0} ? a{0} : *x{0};", k, s.combine == Monoid::max ? ">" : "<"));
+    }
+}
+
+// What is computed once a row, when pass `number` can begin.
+void Printer::row_stage(int number) {
+  for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
+    auto const& s = step(k);
+    if (is_partial(k)) {
+      if (s.over & over_columns || inner(s.in[0]) || step(s.in[0]).pass != number) continue;
+      combine(s, std::format("*x{}", k), entry(s));
+      continue;
+    }
+    if (post_[at(k)] || inner(k) || s.pass != number) continue;
+    if (s.kind == Step::Kind::reduce)
+      line(std::format("{} v{} = {};", spelling(s.dtype).value, k, left(s, std::format("a{}", k))));
+    else {
+      if (s.kind == Step::Kind::load) base_pointer(s.access, std::format("p{}", k), true);
+      define(k);
+    }
+  }
+  for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
+    auto const& st = kernel_.stores[s];
+    bool const per_column = std::ranges::any_of(std::span(st.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; });
+    if (post_[at(st.step)] || inner(st.step) || per_column || step(st.step).pass != number) continue;
+    base_pointer(st.to, std::format("o{}", s), false);
+    store(st, std::format("o{}", s));
+  }
+}
+
+void Printer::main() {
+  open(std::format("void {}(char *const *b, const tn_i64 *n, const double *q, tn_i64 lo, tn_i64 hi, tn_i64 from, tn_i64 to, char *scratch, char *part) {{", kernel_.name));
+  parameters(true);
+  if (!partials_.empty()) {
+    partial_pointers("part");
+    for (int const k : partials_) {
+      auto const start = combine_of(step(k)).start;
+      if (partial_per_column(kernel_, k))
+        line(std::format("for (tn_i64 c = 0; c < {}; ++c) x{}[c] = {};", product(outer_, axes()), k, start));
+      else
+        line(std::format("*x{} = {};", k, start));
+    }
+  }
+  open("for (tn_i64 item = lo; item < hi; ++item) {");
+  if (outer_ == 1) line("const tn_i64 i0 = item;");
+  if (outer_ > 1) {
+    line("tn_i64 rest = item;");
+    for (int a = outer_; a-- > 0;) {
+      auto const size = dim(kernel_.axes[at(a)].size);
+      line(a ? std::format("const tn_i64 i{0} = rest % {1}; rest /= {1};", a, size) : "const tn_i64 i0 = rest;");
+    }
+  }
+  int const last = passes(kernel_);
+  for (int number = 0; number <= last; ++number) row_stage(number), pass(number);
+  close();
+  close();
+}
+
+void Printer::finish() {
+  open(std::format("void {}_finish(char *const *b, const tn_i64 *n, const double *q, tn_i64 item, char *part, tn_i64 chunks, tn_i64 stride) {{", kernel_.name));
+  parameters(false);
+  partial_pointers("part");
+  open("for (tn_i64 g = 1; g < chunks; ++g) {");
+  std::string where = "part + g * stride";
+  for (int const k : partials_) {
+    auto const& s = step(k);
+    bool const columns = partial_per_column(kernel_, k);
+    auto const count = columns ? product(outer_, axes()) : std::string("1");
+    line(std::format("const {0} *y{1} = (const {0} *)({2});", combine_of(s).holder, k, where));
+    where += std::format(" + ({} * 8 + 63) / 64 * 64", count);
+    auto const holder = std::format("x{}[c]", k), more = std::format("y{}[c]", k);
+    line("TN_VECTOR");
+    line(s.combine == Monoid::sum || s.combine == Monoid::prod
+             ? std::format("for (tn_i64 c = 0; c < {}; ++c) {} {}= {};", count, holder, s.combine == Monoid::sum ? "+" : "*", more)
+             : std::format("for (tn_i64 c = 0; c < {0}; ++c) {1} = {2} {3} {1} ? {2} : {1};", count, holder, more, s.combine == Monoid::max ? ">" : "<"));
+  }
+  close();
+  // The batch index, or the row of a split.
+  int const shared = kernel_.schedule.form == Form::split ? outer_ : static_cast<int>(std::ranges::count(kernel_.axes, Role::batch, &Axis::role));
+  for (int a = shared; a < outer_; ++a) line(std::format("const tn_i64 i{} = 0;", a));
+  if (shared > 0) line("tn_i64 rest = item;");
+  for (int a = shared; a-- > 0;) {
+    auto const size = dim(kernel_.axes[at(a)].size);
+    line(a ? std::format("const tn_i64 i{0} = rest % {1}; rest /= {1};", a, size) : "const tn_i64 i0 = rest;");
+  }
+  for (int const level : {0, 1}) {  // once, then a column each
+    std::vector<char> wanted(kernel_.steps.size(), 0);
+    auto const mark = [&](auto&& self, int k) -> void {
+      if (wanted[at(k)] || inner(k) != (level == 1)) return;
+      wanted[at(k)] = 1;
+      if (is_partial(k)) return;
+      for (auto const in : step(k).in) self(self, in);
+      for (int const in : {step(k).access.index, step(k).access.guard})
+        if (in >= 0) self(self, in);
+    };
+    bool any = false;
+    for (auto const& st : kernel_.stores)
+      if (post_[at(st.step)]) {
+        std::vector<int> todo{st.step};
+        std::set<int> seen;
+        while (!todo.empty()) {  // through steps of the other level as well
+          int const k = todo.back();
+          todo.pop_back();
+          if (!seen.insert(k).second) continue;
+          if (inner(k) == (level == 1)) mark(mark, k);
+          if (is_partial(k)) continue;
+          for (auto const in : step(k).in) todo.push_back(in);
+          for (int const in : {step(k).access.index, step(k).access.guard})
+            if (in >= 0) todo.push_back(in);
+        }
+        any |= inner(st.step) == (level == 1);
+      }
+    if (level == 1 && !any) break;
+    for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k)
+      if (wanted[at(k)] && step(k).kind == Step::Kind::load) base_pointer(step(k).access, std::format("p{}", k), true);
+    for (std::size_t s = 0; s < kernel_.stores.size(); ++s)
+      if (post_[at(kernel_.stores[s].step)] && inner(kernel_.stores[s].step) == (level == 1)) base_pointer(kernel_.stores[s].to, std::format("o{}", s), false);
+    int const opened = level == 1 ? loops(false, true) : 0;
+    for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
+      if (!wanted[at(k)]) continue;
+      if (is_partial(k))
+        line(std::format("{} v{} = {};", spelling(step(k).dtype).value, k, left(step(k), std::format("x{}[{}]", k, level == 1 ? place() : "0"))));
+      else
+        define(k);
+    }
+    for (std::size_t s = 0; s < kernel_.stores.size(); ++s)
+      if (post_[at(kernel_.stores[s].step)] && inner(kernel_.stores[s].step) == (level == 1)) store(kernel_.stores[s], std::format("o{}", s));
+    for (int k = 0; k < opened; ++k) close();
+  }
+  close();
+}
+}  // namespace
+
+int outer_axes(Kernel const& kernel) {
+  return static_cast<int>(std::ranges::count_if(kernel.axes, [](Axis const& axis) { return axis.role != Role::column; }));
+}
+std::vector<int> partial_steps(Kernel const& kernel) {
+  std::vector<int> list;
+  for (int k = 0; std::cmp_less(k, kernel.steps.size()); ++k) {
+    auto const& step = kernel.steps[at(k)];
+    if (step.kind == Step::Kind::reduce && ((step.over & over_rows) || kernel.schedule.form == Form::split)) list.push_back(k);
+  }
+  return list;
+}
+bool has_partials(Kernel const& kernel) { return !partial_steps(kernel).empty(); }
+bool partial_per_column(Kernel const& kernel, int step) { return (kernel.steps[at(step)].level & over_columns) != 0; }
+int kept_bytes(Step const& step) { return step.dtype == DType::f64 || step.dtype == DType::i64 ? 8 : 4; }
+
+std::string c_text(Kernel const& kernel) { return Printer(kernel).text(); }
+
+}  // namespace tenon::fusion

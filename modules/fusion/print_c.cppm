@@ -1,0 +1,30 @@
+/// Prints loop nests as C.
+module tenon.fusion:print_c;
+import std;
+import tenon.base;
+import tenon.ir;
+import :loop;
+import :c_text;
+
+namespace tenon::fusion {
+
+/// A kernel's functions, NAME and, where partial results are finished, NAME_finish:
+/// void NAME(char *const *b, const tn_i64 *n, const double *q, tn_i64 lo, tn_i64 hi, tn_i64 from, tn_i64 to, char *scratch, char *part)
+/// runs items [lo, hi) of the outer axes and, where columns may be cut, [from, to) of the first inner axis;
+/// void NAME_finish(char *const *b, const tn_i64 *n, const double *q, tn_i64 item, char *part, tn_i64 chunks, tn_i64 stride)
+/// finishes one item (a batch index, or a row of `split`) from the partial results of its chunks, `stride` bytes apart.
+std::string c_text(Kernel const& kernel);
+
+/// How a kernel's axes are cut: the first `outer` run as flattened items, the others inside.
+int outer_axes(Kernel const& kernel);
+/// Whether it leaves partial results: rows that are summed, or columns that are cut.
+bool has_partials(Kernel const& kernel);
+/// The reductions behind them, as steps; each has one partial element, or one a column.
+std::vector<int> partial_steps(Kernel const& kernel);
+bool partial_per_column(Kernel const& kernel, int step);
+/// Bytes of a partial result or a row buffer of so many elements of 8 (4) bytes.
+inline std::int64_t rounded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+/// Bytes of an element of a kept step's row buffer.
+int kept_bytes(Step const& step);
+
+}  // namespace tenon::fusion

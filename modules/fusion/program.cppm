@@ -1,0 +1,74 @@
+export module tenon.fusion:program;
+import std;
+import tenon.base;
+import tenon.ir;
+import tenon.device;
+import :loop;
+import :plan;
+
+export namespace tenon::fusion {
+
+/// Runs a lowered graph: inputs as the graph's, outputs row-major or views of what `storage` holds (null: of an input). What tracer calls a Runner.
+using Runner = std::function<ir::Evaluated(std::span<ir::Strided const> inputs, ir::Bindings const& bindings)>;
+
+/// How much a graph is prepared: `normal`; `reduce_overhead`, where a call is a list of prepared launches; `max_autotune`, where candidates are timed.
+enum class Effort : std::uint8_t { normal, reduce_overhead, max_autotune };
+
+/// How a graph is lowered.
+struct LowerOptions {
+  Effort effort = Effort::normal;
+  GroupOptions group{};
+  bool interpret = false;         ///< kernels by the interpreter, as where there is no compiler
+  bool in_place = true;           ///< outputs that are written back to inputs may be computed there
+  double tuning_seconds = 1;      ///< what max_autotune may spend
+};
+
+/// One launch: a kernel on buffers, or a library's call of one node; the kernel behind a matmul may run on its rows as they are done.
+struct Launch {
+  int group = -1;
+  int kernel = -1;              ///< in Program::kernels; -1: a call
+  int node = -1;                ///< of a call
+  std::vector<int> roots{};     ///< of a kernel: the value behind each buffer
+  bool with_next = false;       ///< a matmul whose rows the next launch's kernel takes as they are done
+};
+
+/// Where the memory of a root value comes from.
+struct Home {
+  enum class Kind : std::uint8_t { none, input, constant, output, in_place, arena };
+  Kind kind = Kind::none;
+  int number = -1;  ///< the place among inputs, constants, or outputs' buffers; of arena: its block
+};
+
+/// A lowered graph: groups as launches, kernels without repetition, a place in memory for every value.
+struct Program {
+  Grouping grouping;
+  LowerOptions options;
+  std::vector<Kernel> kernels;    ///< each form once: equal layers share one
+  std::vector<Launch> launches;
+  std::vector<Home> homes;        ///< per value; those of roots matter
+  std::vector<int> output_roots;  ///< roots that get fresh memory in every run
+  std::vector<std::pair<int, int>> reuse;  ///< roots whose memory the second may take over from the first
+  std::vector<int> first, last;   ///< per root value: the launch that writes it and the last that reads it
+  std::string source;             ///< the generated C
+  double group_seconds = 0, compile_seconds = 0;
+};
+
+/// Lowers a graph; nothing is compiled yet.
+Program plan(ir::Graph const& graph, LowerOptions const& options = {});
+/// Something that runs a program: compiles its kernels, or interprets them where there is no compiler. Safe from several threads at once.
+Runner runner(Program program);
+/// plan and runner in one.
+Runner lower(ir::Graph const& graph, LowerOptions const& options = {});
+
+/// What a program costs: launches by kind, bytes that kernels read and write, the memory plan.
+struct ProgramReport {
+  int kernels = 0, calls = 0, unique_kernels = 0;
+  double kernel_bytes = 0, saved_bytes = 0;
+  std::int64_t arena_bytes = 0, bound_bytes = 0;
+  std::string memory{};  ///< who holds what at the peak
+};
+ProgramReport report(Program const& program);
+/// Launches, kernels, homes: the plan as text.
+std::string to_string(Program const& program);
+
+}  // namespace tenon::fusion

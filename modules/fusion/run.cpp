@@ -1,0 +1,78 @@
+// Running kernels: how their items are cut for threads, and where partial results lie.
+module tenon.fusion;
+import std;
+import tenon.base;
+import tenon.ir;
+import tenon.device;
+import :print_c;
+import :run;
+
+namespace tenon::fusion {
+
+namespace {
+constexpr Whole small_work = 1 << 15;  // elements that one thread does sooner than two
+constexpr Whole least_share = 1 << 13;
+}  // namespace
+
+char* thread_memory(std::int64_t bytes, int which) {
+  struct Free {
+    void operator()(char* p) const { ::operator delete(p, std::align_val_t{64}); }
+  };
+  thread_local std::array<std::pair<std::unique_ptr<char, Free>, std::int64_t>, 3> held;
+  auto& [memory, size] = held[static_cast<std::size_t>(which)];
+  if (size < bytes) {
+    memory.reset(static_cast<char*>(::operator new(static_cast<std::size_t>(bytes), std::align_val_t{64})));
+    size = bytes;
+  }
+  return memory.get();
+}
+
+void run_rows(Entry const& entry, Prepared& l, Whole low, Whole high) {
+  entry.main(l.buffers.data(), l.whole.data(), l.real.data(), low, high, 0, l.first_columns, l.scratch ? thread_memory(l.scratch) : nullptr, nullptr);
+}
+
+void run_kernel(Kernel const& kernel, Entry const& entry, Prepared& l) {
+  auto const threads = static_cast<Whole>(device::threads());
+  bool const alone = threads == 1 || l.items * l.columns < small_work;
+  if (l.region == 0) {
+    bool const by_columns = kernel.schedule.form == Form::pointwise && l.items < threads;
+    Whole const total = by_columns ? l.first_columns : l.items;
+    Whole const shares = alone ? 1 : std::max<Whole>(1, std::min({total, 4 * threads, l.items * l.columns / least_share}));
+    auto const share = [&](std::int64_t k, int) {
+      Whole low = total * k / shares, high = total * (k + 1) / shares;
+      if (by_columns) {  // whole cache lines a thread
+        low = low / 64 * 64, high = k + 1 == shares ? high : high / 64 * 64;
+        entry.main(l.buffers.data(), l.whole.data(), l.real.data(), 0, l.items, low, high, nullptr, nullptr);
+      } else {
+        run_rows(entry, l, low, high);
+      }
+    };
+    if (shares == 1) return share(0, 0);
+    return device::parallel(shares, share);
+  }
+  Whole const parts = l.batches * l.chunks;
+  char* const memory = thread_memory(parts * l.region, 1);
+  bool const split = kernel.schedule.form == Form::split;
+  auto const part = [&](std::int64_t k, int) {
+    Whole const batch = k / l.chunks, g = k % l.chunks;
+    char* const scratch = l.scratch ? thread_memory(l.scratch) : nullptr;
+    Whole const low = split ? batch : batch * l.rows + l.rows * g / l.chunks, high = split ? batch + 1 : batch * l.rows + l.rows * (g + 1) / l.chunks;
+    Whole const from = split ? l.first_columns * g / l.chunks : 0, to = split ? l.first_columns * (g + 1) / l.chunks : l.first_columns;
+    entry.main(l.buffers.data(), l.whole.data(), l.real.data(), low, high, from, to, scratch, memory + k * l.region);
+  };
+  if (alone)
+    for (Whole k = 0; k < parts; ++k) part(k, 0);
+  else
+    device::parallel(parts, part);
+  for (Whole batch = 0; batch < l.batches; ++batch)
+    entry.finish(l.buffers.data(), l.whole.data(), l.real.data(), batch, memory + batch * l.chunks * l.region, l.chunks, l.region);
+}
+
+void run_call(ir::OpDef const& op, Prepared& l) { ir::evaluate(op, l.in, l.scalars, l.attrs, l.out); }
+
+void run_matmul(Prepared& product, Entry const* behind, Prepared* launch) {
+  run_call(ir::ops::matmul, product);
+  if (behind) run_rows(*behind, *launch, 0, launch->items);
+}
+
+}  // namespace tenon::fusion

@@ -1,0 +1,61 @@
+/// Running a program: sizes of one call, memory, launches.
+module tenon.fusion:run;
+import std;
+import tenon.base;
+import tenon.ir;
+import tenon.device;
+import :loop;
+import :plan;
+import :program;
+
+namespace tenon::fusion {
+
+using Whole = long long;
+using KernelMain = void (*)(char* const* buffers, Whole const* whole, double const* real, Whole low, Whole high, Whole from, Whole to, char* scratch, char* part);
+using KernelFinish = void (*)(char* const* buffers, Whole const* whole, double const* real, Whole item, char* part, Whole chunks, Whole stride);
+
+/// A kernel's compiled functions; null where it is interpreted.
+struct Entry {
+  KernelMain main = nullptr;
+  KernelFinish finish = nullptr;
+};
+
+/// A launch with the sizes of one call.
+struct Prepared {
+  std::vector<Whole> whole;
+  std::vector<double> real;
+  std::vector<char*> buffers;  ///< of a kernel, filled in every run
+  Whole items = 1, columns = 1, batches = 1, rows = 1, first_columns = 1;
+  Whole chunks = 1, region = 0, scratch = 0;  ///< partial results a batch index or row, bytes of one, bytes of row buffers
+  std::vector<ir::Strided> in, out;           ///< of a call; data are byte offsets from the root until a run fills them in
+  std::vector<int> in_roots;
+  std::vector<std::int64_t> in_offsets;
+  std::vector<ir::Scalar> scalars;
+  ir::Attrs attrs;
+};
+/// All sizes that one call's bindings decide.
+struct Sizes {
+  std::vector<std::int64_t> symbols;  ///< the whole symbols they stand for
+  std::vector<std::int64_t> bytes;    ///< per value, of roots
+  std::vector<std::int64_t> offsets;  ///< per value, of arena roots
+  std::int64_t arena = 0;
+  std::vector<Prepared> launches;
+  std::vector<ir::Strided> outputs;
+};
+Sizes sizes_of(Program const& program, ir::Bindings const& bindings);
+/// The blocks that the memory planner places: per arena root, in the order of Home::number.
+struct Lives {
+  std::vector<int> roots;
+  std::vector<std::int64_t> bytes;
+};
+
+/// Runs kernel and calls; `thread scratch` grows as needed.
+void run_kernel(Kernel const& kernel, Entry const& entry, Prepared& launch);
+void run_rows(Entry const& entry, Prepared& launch, Whole low, Whole high);
+void run_call(ir::OpDef const& op, Prepared& launch);
+/// A matmul, and per block of rows what comes behind it.
+void run_matmul(Prepared& product, Entry const* behind, Prepared* launch);
+/// The calling thread's own memory, at least so many bytes, aligned to 64; what it held is lost when it grows.
+char* thread_memory(std::int64_t bytes, int which = 0);
+
+}  // namespace tenon::fusion

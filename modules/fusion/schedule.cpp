@@ -1,0 +1,90 @@
+// Choosing how a loop nest is walked, by the sizes of this run.
+module tenon.fusion;
+import std;
+import tenon.base;
+import tenon.ir;
+
+namespace tenon::fusion {
+using ir::Dim;
+
+namespace {
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+constexpr std::int64_t most_kept = std::int64_t{1} << 20;  // bytes of a row's buffers: half of a second level cache
+constexpr double cheap = 7;                                // FLOPs that are computed again rather than kept
+constexpr std::int64_t split_rows = 8, split_columns = 16384;
+
+std::int64_t count(Kernel const& kernel, Role role) {
+  std::int64_t n = 1;
+  for (auto const& axis : kernel.axes)
+    if (axis.role == role) n *= axis.size.value;
+  return n;
+}
+
+// Point values that a later pass needs and that cost more than a load.
+void keep(Kernel& kernel) {
+  auto& steps = kernel.steps;
+  std::vector<int> last(steps.size(), 0);  // the last pass that needs a value, directly
+  auto const need = [&](int step, int pass) { last[at(step)] = std::max(last[at(step)], pass); };
+  for (auto const& store : kernel.stores) need(store.step, steps[at(store.step)].pass);
+  for (std::size_t k = steps.size(); k-- > 0;) {
+    auto const& step = steps[k];
+    int const when = step.kind == Step::Kind::reduce ? step.pass - (step.over & over_columns ? 1 : 0) : std::max(last[k], step.pass);
+    for (auto const in : step.in) need(in, when);
+    if (step.access.index >= 0) need(step.access.index, when);
+    if (step.access.guard >= 0) need(step.access.guard, when);
+  }
+  std::int64_t const columns = count(kernel, Role::column);
+  std::int64_t bytes = 0;
+  std::vector<double> price(steps.size(), 0);
+  for (std::size_t k = 0; k < steps.size(); ++k) {
+    auto& step = steps[k];
+    step.keep = false;
+    if (!(step.level & over_columns) || step.kind != Step::Kind::op) continue;
+    price[k] = step.op->cost;
+    for (auto const in : step.in)
+      if (steps[at(in)].level & over_columns && !steps[at(in)].keep) price[k] += price[at(in)];
+    std::int64_t const size = columns * (step.dtype == base::DType::f64 || step.dtype == base::DType::i64 ? 8 : 4);
+    if (last[k] > step.pass && price[k] > cheap && bytes + size <= most_kept) step.keep = true, bytes += size;
+  }
+}
+void collect(Kernel& kernel) {
+  kernel.parameters.clear(), kernel.real_parameters.clear();
+  auto const whole = [&](Dim dim) {
+    if (dim.node >= 0 && std::ranges::find(kernel.parameters, dim) == kernel.parameters.end()) kernel.parameters.push_back(dim);
+  };
+  auto const scalar = [&](ir::Scalar const& number) {
+    if (number.node < 0) return;
+    if (number.kind == ir::ScalarKind::whole) return whole(Dim(number.whole, number.node, number.owner));
+    for (auto const& known : kernel.real_parameters)
+      if (known.node == number.node) return;
+    kernel.real_parameters.push_back(number);
+  };
+  auto const access = [&](Access const& a) {
+    whole(a.offset), whole(a.index_stride), whole(a.index_size);
+    for (auto const stride : a.strides) whole(stride);
+  };
+  for (auto const& axis : kernel.axes) whole(axis.size);
+  for (auto const& step : kernel.steps) {
+    if (step.kind == Step::Kind::load) access(step.access);
+    scalar(step.number);
+    for (auto const dim : step.attrs.ints) whole(dim);
+    for (auto const& number : step.attrs.nums) scalar(number);
+  }
+  for (auto const& store : kernel.stores) access(store.to);
+}
+}  // namespace
+
+void schedule(Kernel& kernel) {
+  bool along = false, across = false;
+  for (auto const& step : kernel.steps)
+    if (step.kind == Step::Kind::reduce) along |= (step.over & over_columns) != 0, across |= (step.over & over_rows) != 0;
+  std::int64_t const rows = count(kernel, Role::row) * count(kernel, Role::batch), columns = count(kernel, Role::column);
+  auto& form = kernel.schedule.form;
+  form = along || across ? Form::row : Form::pointwise;
+  if (along && !across && passes(kernel) == 1 && rows < split_rows && columns >= split_columns) form = Form::split;
+  kernel.schedule.rows_at_once = 1;
+  keep(kernel);
+  collect(kernel);
+}
+
+}  // namespace tenon::fusion
