@@ -299,3 +299,140 @@ TEST_CASE("tiles cover each element once") {
   CHECK(fusion::tiles(flat, fusion::tiling(flat, 4)) == 4);
   CHECK(fusion::tiles(flat, fusion::tiling(flat, 4, fusion::Cut::whole_rows)) == 1);
 }
+
+namespace {
+// An operand [batch, head, time, feature] somewhere in memory, as views of packed projections lie.
+struct HeadsCase {
+  std::vector<std::byte> memory;
+  fusion::Heads at;
+  DType dtype;
+  std::byte* element(std::int64_t b, std::int64_t h, std::int64_t t, std::int64_t d) const {
+    return at.data + (b * at.batch + h * at.head + t * at.time + d * at.feature) * base::bytes_of(dtype);
+  }
+  double real(std::int64_t b, std::int64_t h, std::int64_t t, std::int64_t d) const { return base::load_real(dtype, element(b, h, t, d)); }
+};
+HeadsCase heads_case(Random& random, DType dtype, std::int64_t B, std::int64_t H, std::int64_t T, std::int64_t D) {
+  HeadsCase x{.dtype = dtype};
+  switch (random.whole(0, 2)) {
+    case 0:
+      x.at = {nullptr, H * T * D, T * D, D, 1};
+      break;  // [B, H, T, D]
+    case 1:
+      x.at = {nullptr, T * 3 * H * D, D, 3 * H * D, 1};
+      break;  // [B, T, 3, H, D]
+    default:
+      x.at = {nullptr, H * T * D * 2, T * D * 2, 2, 2 * T};
+      break;  // [B, H, D, T, 2]
+  }
+  x.memory.resize(static_cast<std::size_t>((B * std::max(x.at.batch, std::int64_t{1}) + 1) * base::bytes_of(dtype)));
+  x.at.data = x.memory.data();
+  for (std::size_t i = 0; i * static_cast<std::size_t>(base::bytes_of(dtype)) < x.memory.size(); ++i)
+    base::store_real(dtype, x.memory.data() + i * static_cast<std::size_t>(base::bytes_of(dtype)), random.real());
+  return x;
+}
+}  // namespace
+
+TEST_CASE("attention and its gradient are those of loops in double precision") {
+  Random random{std::mt19937_64(5)};
+  constexpr std::array lengths{1, 2, 15, 16, 17, 56, 57, 64, 113, 130};
+  auto const length = [&] { return std::int64_t{lengths[static_cast<std::size_t>(random.whole(0, std::ssize(lengths) - 1))]}; };
+  int const threads = device::threads();
+  for (int turn = 0; turn < 60; ++turn) {
+    DType const dtype = std::array{DType::f32, DType::f64, DType::f32, DType::bf16, DType::f16}[static_cast<std::size_t>(turn % 5)];
+    auto const B = random.whole(1, 2), H = random.whole(1, 3), Q = length(), K = random.coin() ? Q : length(), D = random.whole(1, 40),
+               E = random.coin() ? D : random.whole(1, 40);
+    bool const causal = random.coin();
+    double const scale = random.whole(0, 3) == 0 ? -1.5 : 1 / std::sqrt(static_cast<double>(D));
+    auto q = heads_case(random, dtype, B, H, Q, D), k = heads_case(random, dtype, B, H, K, D), v = heads_case(random, dtype, B, H, K, E),
+         o = heads_case(random, dtype, B, H, Q, E), g = heads_case(random, dtype, B, H, Q, E), dq = heads_case(random, dtype, B, H, Q, D),
+         dk = heads_case(random, dtype, B, H, K, D), dv = heads_case(random, dtype, B, H, K, E);
+    fusion::Attention const call{.dtype = dtype,
+                                 .batch = B,
+                                 .heads = H,
+                                 .queries = Q,
+                                 .keys = K,
+                                 .features = D,
+                                 .value_features = E,
+                                 .scale = scale,
+                                 .causal = causal,
+                                 .q = q.at,
+                                 .k = k.at,
+                                 .v = v.at,
+                                 .o = o.at};
+    fusion::AttentionGrad const grad{.call = call, .g = g.at, .dq = dq.at, .dk = dk.at, .dv = dv.at};
+    device::set_threads(turn % 2 ? 1 : 8);  // with 8 a head is cut in parts
+    fusion::attention(call);
+    fusion::attention_grad(grad);
+    device::set_threads(threads);
+    CAPTURE(turn);
+    double const eps = epsilon(dtype), sums = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
+    auto const near = [&](double got, double want, double size) {  // size: the sum of the absolute values of its terms
+      double const bound = (eps != sums ? std::abs(want) * eps + 0x1p-25 : 0) + sums * size * 8 * std::sqrt(static_cast<double>(Q + K + D + E));
+      if (!(std::abs(got - want) <= bound)) FAIL(std::format("{} and not {} within {}", got, want, bound));
+    };
+    auto const at = [](std::vector<double>& x, std::int64_t i, std::int64_t j, std::int64_t width) -> double& {
+      return x[static_cast<std::size_t>(i * width + j)];
+    };
+    for (std::int64_t b = 0; b < B; ++b)
+      for (std::int64_t h = 0; h < H; ++h) {
+        auto const zeros = [](std::int64_t n) { return std::vector<double>(static_cast<std::size_t>(n), 0.0); };
+        auto want_dk = zeros(K * D), want_dv = zeros(K * E), size_dk = zeros(K * D), size_dv = zeros(K * E);
+        for (std::int64_t i = 0; i < Q; ++i) {
+          auto const seen = causal ? std::min(K, i + 1) : K;
+          auto p = zeros(seen), dp = zeros(seen);
+          double highest = -std::numeric_limits<double>::infinity(), total = 0, mean = 0;
+          for (std::int64_t j = 0; j < seen; ++j) {
+            double s = 0;
+            for (std::int64_t d = 0; d < D; ++d) s += q.real(b, h, i, d) * k.real(b, h, j, d);
+            at(p, 0, j, 0) = s * scale;
+            highest = std::max(highest, s * scale);
+          }
+          for (double& x : p) total += x = std::exp(x - highest);
+          for (std::int64_t j = 0; j < seen; ++j) {
+            at(p, 0, j, 0) /= total;
+            for (std::int64_t e = 0; e < E; ++e) at(dp, 0, j, 0) += g.real(b, h, i, e) * v.real(b, h, j, e);
+            mean += at(p, 0, j, 0) * at(dp, 0, j, 0);
+          }
+          for (std::int64_t e = 0; e < E; ++e) {
+            double sum = 0, size = 0;
+            for (std::int64_t j = 0; j < seen; ++j) sum += at(p, 0, j, 0) * v.real(b, h, j, e), size += std::abs(at(p, 0, j, 0) * v.real(b, h, j, e));
+            near(o.real(b, h, i, e), sum, size);
+          }
+          auto want_dq = zeros(D), size_dq = zeros(D);
+          for (std::int64_t j = 0; j < seen; ++j) {
+            double const weight = at(p, 0, j, 0), ds = weight * (at(dp, 0, j, 0) - mean) * scale,
+                         size = weight * (std::abs(at(dp, 0, j, 0)) + static_cast<double>(E)) * std::abs(scale);
+            for (std::int64_t d = 0; d < D; ++d) {
+              at(want_dq, 0, d, 0) += ds * k.real(b, h, j, d), at(size_dq, 0, d, 0) += size;
+              at(want_dk, j, d, D) += ds * q.real(b, h, i, d), at(size_dk, j, d, D) += size;
+            }
+            for (std::int64_t e = 0; e < E; ++e) at(want_dv, j, e, E) += weight * g.real(b, h, i, e), at(size_dv, j, e, E) += weight;
+          }
+          for (std::int64_t d = 0; d < D; ++d) near(dq.real(b, h, i, d), at(want_dq, 0, d, 0), at(size_dq, 0, d, 0));
+        }
+        for (std::int64_t j = 0; j < K; ++j) {
+          for (std::int64_t d = 0; d < D; ++d) near(dk.real(b, h, j, d), at(want_dk, j, d, D), at(size_dk, j, d, D));
+          for (std::int64_t e = 0; e < E; ++e) near(dv.real(b, h, j, e), at(want_dv, j, e, E), at(size_dv, j, e, E));
+        }
+      }
+  }
+}
+
+TEST_CASE("attention without keys is 0, with NaN or infinite scores NaN where torch's is") {
+  std::vector<float> q{1, 1, 1}, k{1, std::numeric_limits<float>::infinity(), 2}, v{1, 2, 3}, o(3, 7);
+  auto const at = [](std::vector<float>& x) { return fusion::Heads{reinterpret_cast<std::byte*>(x.data()), 3, 3, 1, 1}; };
+  fusion::Attention call{.queries = 3, .keys = 0, .features = 1, .value_features = 1, .q = at(q), .k = at(k), .v = at(v), .o = at(o)};
+  fusion::attention(call);
+  CHECK(o == std::vector<float>{0, 0, 0});
+  call.keys = 3, call.causal = true;
+  fusion::attention(call);
+  CHECK(o[0] == 1);  // one key only
+  CHECK(std::isnan(o[1]));
+  CHECK(std::isnan(o[2]));
+  for (float const lowest : {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    k = {lowest, 1, 2};
+    fusion::attention(call);
+    CHECK(std::isnan(o[0]));  // all that it sees is -inf, or NaN
+    CHECK((std::isnan(o[1]) == std::isnan(lowest)));
+  }
+}

@@ -49,7 +49,7 @@ constexpr DType dtype_for = std::is_same_v<T, float> ? DType::f32 : DType::f64;
 
 // One line of n elements, `stride` apart, as T.
 template <class T>
-void load_line(DType dtype, std::byte const* from, std::int64_t stride, T* to, std::int64_t n) {
+void load_as(DType dtype, std::byte const* from, std::int64_t stride, T* to, std::int64_t n) {
   if (dtype == dtype_for<T>) {
     auto const* const x = reinterpret_cast<T const*>(from);
     for (std::int64_t i = 0; i < n; ++i) to[i] = x[i * stride];
@@ -72,7 +72,7 @@ void load_line(DType dtype, std::byte const* from, std::int64_t stride, T* to, s
   for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(base::load_real(dtype, from + i * step));
 }
 template <class T>
-void store_line(DType dtype, std::byte* to, std::int64_t stride, T const* from, std::int64_t n) {
+void store_as(DType dtype, std::byte* to, std::int64_t stride, T const* from, std::int64_t n) {
   if (dtype == dtype_for<T>) {
     auto* const y = reinterpret_cast<T*>(to);
     for (std::int64_t i = 0; i < n; ++i) y[i * stride] = from[i];
@@ -95,6 +95,14 @@ void store_line(DType dtype, std::byte* to, std::int64_t stride, T const* from, 
   for (std::int64_t i = 0; i < n; ++i) base::store_real(dtype, to + i * step, static_cast<double>(from[i]));
 }
 
+}  // namespace
+
+void load_line(DType dtype, std::byte const* from, std::int64_t stride, float* to, std::int64_t n) { load_as(dtype, from, stride, to, n); }
+void load_line(DType dtype, std::byte const* from, std::int64_t stride, double* to, std::int64_t n) { load_as(dtype, from, stride, to, n); }
+void store_line(DType dtype, std::byte* to, std::int64_t stride, float const* from, std::int64_t n) { store_as(dtype, to, stride, from, n); }
+void store_line(DType dtype, std::byte* to, std::int64_t stride, double const* from, std::int64_t n) { store_as(dtype, to, stride, from, n); }
+
+namespace {
 bool is_unit(Block const& x) { return x.at.column_stride == 1 || x.at.row_stride == 1; }
 template <class T>
 bool is_ready(Block const& x) {

@@ -58,4 +58,40 @@ Engine preferred();
 /// The fastest engine for products of this dtype, layout and size (to a power of two), by timing each that is present for about `seconds` once a process.
 Engine fastest(Gemm const& gemm, double seconds = 0.02);
 
+/// An operand of attention [batch, head, time, feature]; strides in elements.
+struct Heads {
+  std::byte* data = nullptr;
+  std::int64_t batch = 0, head = 0, time = 0, feature = 1;
+};
+/// o = softmax(q kᵀ scale) v for each batch and head, of one dtype; causal: query i sees keys up to i. Small floats are computed in f32.
+struct Attention {
+  base::DType dtype = base::DType::f32;
+  std::int64_t batch = 1, heads = 1, queries = 0, keys = 0, features = 0, value_features = 0;
+  double scale = 1;
+  bool causal = false;
+  Heads q{}, k{}, v{}, o{};
+};
+/// Queries [low, high) of head `head % heads` of batch `head / heads`, on the calling thread.
+void attention(Attention const& call, std::int64_t head, std::int64_t low, std::int64_t high);
+/// All of it, on the threads of `device::parallel`.
+void attention(Attention const& call);
+
+/// Its gradient: dq, dk and dv from g, what `call.o` got; the weights are computed again and `call.o` is not read.
+struct AttentionGrad {
+  Attention call{};
+  Heads g{}, dq{}, dk{}, dv{};
+};
+/// One head on the calling thread.
+void attention_grad(AttentionGrad const& grad, std::int64_t head);
+/// All of it; fewer heads than threads are cut in parts of their queries, whose dk and dv are added in order.
+void attention_grad(AttentionGrad const& grad);
+
+}  // namespace tenon::fusion
+
+namespace tenon::fusion {  // for the calls
+/// n elements, `stride` apart, as f32 or f64, and back with one rounding.
+void load_line(base::DType dtype, std::byte const* from, std::int64_t stride, float* to, std::int64_t n);
+void load_line(base::DType dtype, std::byte const* from, std::int64_t stride, double* to, std::int64_t n);
+void store_line(base::DType dtype, std::byte* to, std::int64_t stride, float const* from, std::int64_t n);
+void store_line(base::DType dtype, std::byte* to, std::int64_t stride, double const* from, std::int64_t n);
 }  // namespace tenon::fusion

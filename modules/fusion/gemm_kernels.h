@@ -44,4 +44,29 @@ Products const& blocks_here();
 /// A library's, loaded at the first call; null if this machine lacks it. What its conventions can't say is computed by `here()`.
 Products const *openblas(), *onednn();
 
+/// Queries [low, high) of one head: q [queries, features], k [keys, features], v [keys, value features], each with a stride from row to row.
+template <class T>
+struct AttentionPart {
+  std::int64_t low = 0, high = 0, keys = 0, features = 0, value_features = 0;
+  T scale = 1;
+  bool causal = false;  ///< query i sees keys up to i
+  T const *q = nullptr, *k = nullptr, *v = nullptr, *g = nullptr;
+  std::int64_t q_row = 0, k_row = 0, v_row = 0, g_row = 0, out_row = 0;
+  T* out = nullptr;                ///< softmax(q kᵀ scale) v; of the gradient: dq
+  T *dk = nullptr, *dv = nullptr;  ///< of the gradient, row-major: this part's is added
+  T* scratch = nullptr;            ///< as many elements as `scratch` says
+};
+struct AttentionTable {
+  std::int64_t (*scratch_f32)(std::int64_t keys, std::int64_t features, std::int64_t value_features);
+  std::int64_t (*scratch_f64)(std::int64_t keys, std::int64_t features, std::int64_t value_features);
+  void (*forward_f32)(AttentionPart<float> const&);
+  void (*forward_f64)(AttentionPart<double> const&);
+  void (*backward_f32)(AttentionPart<float> const&);
+  void (*backward_f64)(AttentionPart<double> const&);
+};
+namespace attention {
+extern AttentionTable const baseline, avx2, avx512;
+}
+AttentionTable const& attention_here();
+
 }  // namespace tenon::fusion::kernels

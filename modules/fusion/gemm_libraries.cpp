@@ -22,6 +22,10 @@ Products const& blocks_here() {
   static Products const& products = of_this_processor(blocks::baseline, blocks::avx2, blocks::avx512);
   return products;
 }
+AttentionTable const& attention_here() {
+  static AttentionTable const& table = of_this_processor(attention::baseline, attention::avx2, attention::avx512);
+  return table;
+}
 
 namespace {
 // BLAS wants each line of a matrix behind the one before it.
