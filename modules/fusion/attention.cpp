@@ -13,8 +13,6 @@ namespace {
 
 template <class T>
 constexpr bool is_float = std::is_same_v<T, float>;
-template <class T>
-constexpr DType dtype_for = is_float<T> ? DType::f32 : DType::f64;
 
 // Memory of this thread that only grows; slots: what the kernels need, and one for each operand that is copied.
 enum Slot : std::size_t { work, q_copy, k_copy, v_copy, g_copy, out_copy, dk_sum, dv_sum, slots };

@@ -14,11 +14,10 @@ template <class T>
 std::int64_t rounded_up(std::int64_t size) {
   return (size + W<T> - 1) / W<T> * W<T>;
 }
-// Elements from a line of `keys` to the next: whole vectors, and not a multiple of what makes lines share their places in a cache.
+// Elements from a line of `keys` to the next: an odd number of vectors, so that lines don't share their places in a cache.
 template <class T>
 std::int64_t line_of(std::int64_t keys) {
-  std::int64_t const line = rounded_up<T>(keys);
-  return line * std::int64_t{sizeof(T)} % 2048 == 0 ? line + W<T> : line;
+  return rounded_up<T>(keys) / W<T> % 2 == 1 ? rounded_up<T>(keys) : rounded_up<T>(keys) + W<T>;
 }
 
 void product(Product<float> const& p) { blocks::TENON_ISA.f32(p); }

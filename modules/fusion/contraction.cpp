@@ -44,14 +44,13 @@ T* scratch(std::size_t slot, std::int64_t elements) {
 }
 
 constexpr bool is_half(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
-template <class T>
-constexpr DType dtype_for = std::is_same_v<T, float> ? DType::f32 : DType::f64;
 
 // One line of n elements, `stride` apart, as T.
 template <class T>
 void load_as(DType dtype, std::byte const* from, std::int64_t stride, T* to, std::int64_t n) {
   if (dtype == dtype_for<T>) {
     auto const* const x = reinterpret_cast<T const*>(from);
+    if (stride == 1) return void(std::copy_n(x, n, to));
     for (std::int64_t i = 0; i < n; ++i) to[i] = x[i * stride];
     return;
   }
@@ -75,6 +74,7 @@ template <class T>
 void store_as(DType dtype, std::byte* to, std::int64_t stride, T const* from, std::int64_t n) {
   if (dtype == dtype_for<T>) {
     auto* const y = reinterpret_cast<T*>(to);
+    if (stride == 1) return void(std::copy_n(from, n, y));
     for (std::int64_t i = 0; i < n; ++i) y[i * stride] = from[i];
     return;
   }

@@ -2,6 +2,7 @@
 export module tenon.fusion;
 export import :loop;
 export import :contraction;
+export import :library;
 export import :memory;
 export import :plan;
 export import :program;

@@ -101,10 +101,15 @@ void copy_a(T const* a, std::int64_t row, std::int64_t column, std::int64_t m, s
     to += rows * k;
   }
 }
-// Whether lines this far apart may be read side by side: not where they share the places of a cache.
+// Whether the rows of a block of a may be read side by side where they are, and so the many rows of a panel of b: not where they would share too few
+// places of the first cache.
 template <class T>
-bool apart(std::int64_t line) {
+bool few_apart(std::int64_t line) {
   return line * std::int64_t{sizeof(T)} % 2048 != 0;
+}
+template <class T>
+bool many_apart(std::int64_t line) {
+  return line * std::int64_t{sizeof(T)} % 128 != 0;
 }
 
 // Products with vectors are bound by memory and leave blocks of registers empty.
@@ -115,8 +120,8 @@ template <class T>
 void product(Product<T> const& p) {
   if (p.m <= 1 || p.n <= 4 || p.k == 0) return narrow(p);
   thread_local Copies<T> const copies;
-  bool const a_by_rows = p.a_column == 1, a_there = p.n <= 256 && apart<T>(a_by_rows ? p.a_row : p.a_column);
-  bool const b_there = p.b_column == 1 && (p.m <= 2 * height || (p.m <= 6 * height && apart<T>(p.b_row)));
+  bool const a_by_rows = p.a_column == 1, a_there = p.n <= 256 && few_apart<T>(a_by_rows ? p.a_row : p.a_column);
+  bool const b_there = p.b_column == 1 && (p.m <= 2 * height || (p.m <= 6 * height && many_apart<T>(p.b_row)));
   alignas(64) T edge[height * 2 * W<T>];
   for (std::int64_t j0 = 0; j0 < p.n; j0 += columns_at_once)
     for (std::int64_t l0 = 0; l0 < p.k; l0 += terms_at_once<T>) {
