@@ -134,22 +134,26 @@ kernels::Products const* products_of(Engine engine) {
   }
   return nullptr;
 }
+template <class T>
+Product<T> product_of(Block const& a, Block const& b, Block const& c, bool accumulate) {
+  return {.m = c.rows,
+          .n = c.columns,
+          .k = a.columns,
+          .a = reinterpret_cast<T const*>(a.at.data),
+          .a_row = a.at.row_stride,
+          .a_column = a.at.column_stride,
+          .b = reinterpret_cast<T const*>(b.at.data),
+          .b_row = b.at.row_stride,
+          .b_column = b.at.column_stride,
+          .c = reinterpret_cast<T*>(c.at.data),
+          .c_row = c.at.row_stride,
+          .accumulate = accumulate};
+}
 // c (+)= a b where a and b are ready and c has a unit stride.
 template <class T>
 void multiply(Block const& a, Block const& b, Block const& c, bool accumulate, Engine engine) {
   if (c.at.column_stride != 1) return multiply<T>(b.turned(), a.turned(), c.turned(), accumulate, engine);
-  Product<T> const product{.m = c.rows,
-                           .n = c.columns,
-                           .k = a.columns,
-                           .a = reinterpret_cast<T const*>(a.at.data),
-                           .a_row = a.at.row_stride,
-                           .a_column = a.at.column_stride,
-                           .b = reinterpret_cast<T const*>(b.at.data),
-                           .b_row = b.at.row_stride,
-                           .b_column = b.at.column_stride,
-                           .c = reinterpret_cast<T*>(c.at.data),
-                           .c_row = c.at.row_stride,
-                           .accumulate = accumulate};
+  auto const product = product_of<T>(a, b, c, accumulate);
   auto const* const products = products_of(engine);
   if constexpr (std::is_same_v<T, float>)
     (products && products->f32 ? products->f32 : kernels::here().product_f32)(product);
@@ -185,6 +189,14 @@ void in_panels(Block const& a, Block const& b, Block const& c, bool accumulate, 
         for (std::int64_t l = 0; l < lines.rows; ++l)
           store_line(c.dtype, lines.element(l, 0), lines.at.column_stride, scratch<T>(2, 0) + l * lines.columns, lines.columns);
     }
+}
+
+// A product of bf16 as a library has it: operands and result where they are.
+bool in_bf16(Block const& a, Block const& b, Block const& c, Engine engine) {
+  auto const* const products = products_of(engine);
+  if (!products || !products->bf16 || !is_unit(a) || !is_unit(b) || !is_unit(c)) return false;
+  if (c.at.column_stride != 1) return in_bf16(b.turned(), a.turned(), c.turned(), engine);
+  return products->bf16(product_of<std::uint16_t>(a, b, c, false));
 }
 
 template <class T>
@@ -225,7 +237,8 @@ void gemm(Gemm const& g, Tile const& t) {
   auto const b = operand(g, g.b, g.b_batch, t.entry, g.k, g.n).part(0, g.k, t.column, t.columns);
   auto const c = operand(g, g.c, g.c_batch, t.entry, g.m, g.n).part(t.row, t.rows, t.column, t.columns);
   if (!base::is_real(g.dtype)) return in_integers(a, b, c, g.accumulate);
-  auto const engine = g.engine ? *g.engine : preferred();
+  auto const engine = g.engine ? *g.engine : preferred(g.dtype);
+  if (g.dtype == DType::bf16 && !g.accumulate && in_bf16(a, b, c, engine)) return;
   g.dtype == DType::f64 ? in_floats<double>(a, b, c, g.accumulate, engine) : in_floats<float>(a, b, c, g.accumulate, engine);
 }
 void gemm_rows(Gemm const& g, std::int64_t entry, std::int64_t low, std::int64_t high) {

@@ -53,8 +53,9 @@ void gemm(Gemm const& gemm);
 
 /// The engines that this process can use, blocks and Eigen first; libraries are looked for once.
 std::span<Engine const> engines();
-/// Who computes if nobody is named: TENON_GEMM=blocks|eigen|openblas|onednn (Error if it is not there), else blocks: the same bits in every run.
-Engine preferred();
+/// Who computes if nobody is named, the same in every run: TENON_GEMM=blocks|eigen|openblas|onednn (Error if it is not there), else oneDNN for bf16 where
+/// processor and library have matrix tiles, else blocks.
+Engine preferred(base::DType dtype);
 /// The fastest engine for products of this dtype, layout and size (to a power of two), by timing each that is present for about `seconds` once a process.
 Engine fastest(Gemm const& gemm, double seconds = 0.02);
 

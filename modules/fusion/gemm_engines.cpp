@@ -4,6 +4,7 @@ module;
 module tenon.fusion;
 import std;
 import tenon.base;
+import tenon.device;
 
 namespace tenon::fusion {
 namespace {
@@ -90,7 +91,11 @@ std::span<Engine const> engines() {
   }();
   return present;
 }
-Engine preferred() { return wish().value_or(Engine::blocks); }
+Engine preferred(base::DType dtype) {
+  if (wish()) return *wish();
+  bool const tiles = dtype == base::DType::bf16 && device::cpu().amx_bf16;
+  return tiles && kernels::onednn() ? Engine::onednn : Engine::blocks;
+}
 
 Engine fastest(Gemm const& g, double seconds) {
   if (wish()) return *wish();

@@ -35,6 +35,7 @@ Table const& here();
 struct Products {
   void (*f32)(Product<float> const&) = nullptr;
   void (*f64)(Product<double> const&) = nullptr;
+  bool (*bf16)(Product<std::uint16_t> const&) = nullptr;  ///< rounded once; false: not this one
 };
 /// Products in blocks of registers, the toolkit's own.
 namespace blocks {

@@ -1,4 +1,4 @@
-// OpenBLAS and oneDNN through their C functions, found at run time: no header or link dependency, and nothing lost where they are missing.
+// The tables of this processor, and OpenBLAS through its C functions, found at run time: no header or link dependency, and nothing lost without it.
 #include <dlfcn.h>
 
 #include "gemm_kernels.h"
@@ -49,12 +49,6 @@ bool bind(void* library, char const* name, F*& function) {
   function = reinterpret_cast<F*>(::dlsym(library, name));
   return function != nullptr;
 }
-void* opened(std::initializer_list<char const*> names) {
-  for (auto const* name : names)
-    if (void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
-  return nullptr;
-}
-
 template <class T>
 using Gemm = void(int order, int turn_a, int turn_b, int m, int n, int k, T alpha, T const* a, int lda, T const* b, int ldb, T beta, T* c, int ldc);
 struct OpenBlas {
@@ -62,7 +56,7 @@ struct OpenBlas {
   Gemm<double>* dgemm = nullptr;
   bool ready = false;
   OpenBlas() {
-    void* const library = opened({"libopenblas.so.0"});
+    void* const library = ::dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     void (*set_threads)(int) = nullptr;
     ready = library && bind(library, "cblas_sgemm", sgemm) && bind(library, "cblas_dgemm", dgemm) && bind(library, "openblas_set_num_threads", set_threads);
     if (ready) set_threads(1);
@@ -80,39 +74,12 @@ void call_blas(Product<T> const& p, Gemm<T>* gemm, void (*otherwise)(Product<T> 
        T{1}, p.a, static_cast<int>(a_line(p)), p.b, static_cast<int>(b_line(p)), p.accumulate ? T{1} : T{0}, p.c, static_cast<int>(p.c_row));
 }
 
-struct OneDnn {
-  int (*sgemm)(char turn_a, char turn_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha, float const* a, std::int64_t lda, float const* b,
-               std::int64_t ldb, float beta, float* c, std::int64_t ldc) = nullptr;
-  void (*set_threads)(int) = nullptr;  // of OpenMP, for the calling thread
-  bool ready = false;
-  OneDnn() {
-    void* const library = opened({"libdnnl.so.3", "libdnnl.so.2"});
-    void* const threads = library ? opened({"libgomp.so.1"}) : nullptr;
-    ready = threads && bind(library, "dnnl_sgemm", sgemm) && bind(threads, "omp_set_num_threads", set_threads);
-  }
-};
-OneDnn const& dnn() {
-  static OneDnn const library;
-  return library;
-}
-void call_dnn(Product<float> const& p) {
-  if (!sayable(p)) return here().product_f32(p);
-  thread_local bool single = false;
-  if (!std::exchange(single, true)) dnn().set_threads(1);
-  int const status = dnn().sgemm(p.a_column == 1 ? 'N' : 'T', p.b_column == 1 ? 'N' : 'T', p.m, p.n, p.k, 1, p.a, a_line(p), p.b, b_line(p),
-                                 p.accumulate ? 1.0f : 0.0f, p.c, p.c_row);
-  if (status != 0) here().product_f32(p);
-}
 }  // namespace
 
 Products const* openblas() {
   static constexpr Products products{.f32 = [](Product<float> const& p) { call_blas(p, blas().sgemm, here().product_f32); },
                                      .f64 = [](Product<double> const& p) { call_blas(p, blas().dgemm, here().product_f64); }};
   return blas().ready ? &products : nullptr;
-}
-Products const* onednn() {
-  static constexpr Products products{.f32 = call_dnn};
-  return dnn().ready ? &products : nullptr;
 }
 
 }  // namespace tenon::fusion::kernels
