@@ -115,13 +115,17 @@ TEST_CASE("convolutions of any attributes are the evaluator's, and so are the ca
     CAPTURE(turn);
     compare(ops::convolution, {some(random, dtype, x), some(random, dtype, w)}, attrs, terms);
   }
-  for (bool const one_by_one : {true, false}) {  // the input as patches; more terms than a block of them, few places
-    base::Shape const x = one_by_one ? base::Shape{2, 6, 9, 11} : base::Shape{3, 600, 3, 3},
-                      w = one_by_one ? base::Shape{4, 3, 1, 1} : base::Shape{4, 600, 2, 2};
+  struct Large {
+    base::Shape x, w;
+    std::int64_t groups;
+  };
+  // The input as patches; more terms than a block of them, few places; so many taps that patches are filled along them, as for the weight's gradient.
+  for (auto const& [x, w, groups] :
+       {Large{{2, 6, 9, 11}, {4, 3, 1, 1}, 2}, Large{{3, 600, 3, 3}, {4, 600, 2, 2}, 1}, Large{{4, 5, 30, 30}, {6, 5, 28, 28}, 1}}) {
     Attrs attrs;
     for (int k = 0; k < 5; ++k) attrs.with(std::vector<Dim>{});
-    attrs.with(Dim(one_by_one ? 2 : 1));
-    compare(ops::convolution, {some(random, DType::f32, x), some(random, DType::f32, w)}, attrs, 2400);
+    attrs.with(Dim(groups));
+    compare(ops::convolution, {some(random, DType::f32, x), some(random, DType::f32, w)}, attrs, 4000);
   }
 }
 

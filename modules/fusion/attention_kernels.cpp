@@ -85,10 +85,12 @@ struct Pieces {
   T *keys, *values;   // turned: [features, keys]
   T *scores, *grads;  // [queries_at_once, keys]
   T *queries, *upper, *inverse;
+  T* rows;  // [keys, features]: those of v forward, of k backward, in lines that don't share places
   Pieces(T* scratch, std::int64_t seen, std::int64_t features, std::int64_t value_features) : line(line_of<T>(seen)) {
     keys = scratch, values = keys + features * line;
     scores = values + value_features * line, grads = scores + queries_at_once * line;
     queries = grads + queries_at_once * line, upper = queries + queries_at_once * features, inverse = upper + queries_at_once * value_features;
+    rows = inverse + queries_at_once;
   }
 };
 template <class T>
@@ -98,6 +100,11 @@ std::int64_t seen_keys(AttentionPart<T> const& p) {
 template <class T>
 void turn_keys(T const* from, std::int64_t row, std::int64_t keys, std::int64_t features, T* to, std::int64_t line) {
   for (std::int64_t j = 0; j < keys; j += W<T>) turn(from + j * row, row, std::min<std::int64_t>(W<T>, keys - j), features, to + j, line);
+}
+
+template <class T>
+void copy_rows(T const* from, std::int64_t row, std::int64_t keys, std::int64_t features, T* to) {
+  for (std::int64_t j = 0; j < keys; ++j) std::copy_n(from + j * row, features, to + j * line_of<T>(features));
 }
 
 // f(first query, queries, keys they see as whole vectors) with the weights, not divided by their sums, in `scores` and 1 / sum in `inverse`.
@@ -122,9 +129,18 @@ void forward(AttentionPart<T> const& p) {
   if (seen == 0) return no_rows(p.out, p.out_row, p.low, p.high, p.value_features);  // sums of nothing
   Pieces<T> const at(p.scratch, seen, p.features, p.value_features);
   turn_keys(p.k, p.k_row, seen, p.features, at.keys, at.line);
+  copy_rows(p.v, p.v_row, seen, p.value_features, at.rows);
   each_block(p, at, [&](std::int64_t first, std::int64_t rows, std::int64_t keys) {
     T* const out = p.out + first * p.out_row;
-    product({.m = rows, .n = p.value_features, .k = keys, .a = at.scores, .a_row = at.line, .b = p.v, .b_row = p.v_row, .c = out, .c_row = p.out_row});
+    product({.m = rows,
+             .n = p.value_features,
+             .k = keys,
+             .a = at.scores,
+             .a_row = at.line,
+             .b = at.rows,
+             .b_row = line_of<T>(p.value_features),
+             .c = out,
+             .c_row = p.out_row});
     scaled_rows<T>(out, p.out_row, rows, p.value_features, at.inverse, 1, out, p.out_row);
   });
 }
@@ -137,6 +153,7 @@ void backward(AttentionPart<T> const& p) {
   Pieces<T> const at(p.scratch, seen, p.features, p.value_features);
   turn_keys(p.k, p.k_row, seen, p.features, at.keys, at.line);
   turn_keys(p.v, p.v_row, seen, p.value_features, at.values, at.line);
+  copy_rows(p.k, p.k_row, seen, p.features, at.rows);
   each_block(p, at, [&](std::int64_t first, std::int64_t rows, std::int64_t keys) {
     auto const wide = rounded_up<T>(keys), f = p.features, vf = p.value_features;
     scaled_rows<T>(p.g + first * p.g_row, p.g_row, rows, vf, at.inverse, 1, at.upper, vf);
@@ -170,13 +187,22 @@ void backward(AttentionPart<T> const& p) {
              .c = p.dk,
              .c_row = f,
              .accumulate = true});
-    product({.m = rows, .n = f, .k = keys, .a = at.scores, .a_row = at.line, .b = p.k, .b_row = p.k_row, .c = p.out + first * p.out_row, .c_row = p.out_row});
+    product({.m = rows,
+             .n = f,
+             .k = keys,
+             .a = at.scores,
+             .a_row = at.line,
+             .b = at.rows,
+             .b_row = line_of<T>(p.features),
+             .c = p.out + first * p.out_row,
+             .c_row = p.out_row});
   });
 }
 
 template <class T>
 std::int64_t scratch(std::int64_t keys, std::int64_t features, std::int64_t value_features) {
-  return (features + value_features + 2 * queries_at_once) * line_of<T>(keys) + queries_at_once * (features + value_features + 1) + W<T>;
+  return (features + value_features + 2 * queries_at_once) * line_of<T>(keys) + queries_at_once * (features + value_features + 1) +
+         keys * line_of<T>(std::max(features, value_features)) + W<T>;
 }
 
 }  // namespace

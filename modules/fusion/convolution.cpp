@@ -51,7 +51,7 @@ struct Shape {
   std::int64_t terms() const { return channels * taps; }
 };
 
-// One tap's elements for the places [first, last) of a line of the last dim: input (place * stride + shift) / step where that is whole and inside, else 0.
+// Input (q * stride + shift) / step for q in [first, last) where that is whole and inside, else 0.
 template <class T>
 void fill_line(T const* from, std::int64_t size, std::int64_t stride, std::int64_t shift, std::int64_t step, std::int64_t first, std::int64_t last, T* to) {
   if (step != 1) {
@@ -72,37 +72,38 @@ void fill_line(T const* from, std::int64_t size, std::int64_t stride, std::int64
   std::fill_n(to, last - end, T{});
 }
 
-// Row (channel, tap) of the patches for places [first, last), which are numbered over all images: `line` behind the other rows.
+// Elements of the patches: for one term (channel, tap) at places [first, last), which are numbered over all images, or for one place with terms
+// [first, last), whichever has the longer lines. `down`: along terms.
 template <class T>
-void fill_row(Shape const& s, T const* x, std::int64_t group, std::int64_t term, std::int64_t first, std::int64_t last, T* to) {
+void fill(Shape const& s, T const* x, std::int64_t group, bool down, std::int64_t fixed, std::int64_t first, std::int64_t last, T* to) {
   std::int64_t plane = 1;
   for (auto const size : s.in) plane *= size;
-  auto const channel = group * s.channels + term / s.taps, all_channels = s.groups * s.channels;
+  auto const all_channels = s.groups * s.channels;
+  auto const l = s.dims - 1;
   std::array<std::int64_t, 8> tap{}, place{};
-  auto rest = term % s.taps;
-  for (std::size_t d = s.dims; d-- > 0; rest /= s.kernel[d]) tap[d] = rest % s.kernel[d];
-  std::int64_t const width = s.dims == 0 ? 1 : s.out.back();
+  auto const split = [](std::int64_t number, std::vector<std::int64_t> const& sizes, std::array<std::int64_t, 8>& parts) {  // what is left: image or channel
+    for (std::size_t d = sizes.size(); d-- > 0; number /= sizes[d]) parts[d] = number % sizes[d];
+    return number;
+  };
+  auto image = down ? split(fixed, s.out, place) : 0, channel = down ? 0 : split(fixed, s.kernel, tap);
   for (auto at = first; at < last;) {
-    auto const image = at / s.positions;
-    rest = at % s.positions;
-    for (std::size_t d = s.dims; d-- > 0; rest /= s.out[d]) place[d] = rest % s.out[d];
-    T const* from = x + (image * all_channels + channel) * plane;
+    (down ? channel : image) = down ? split(at, s.kernel, tap) : split(at, s.out, place);
+    T const* from = x + (image * all_channels + group * s.channels + channel) * plane;
     if (s.dims == 0) {
       *to++ = *from, ++at;
       continue;
     }
     bool inside = true;
     std::int64_t offset = 0;
-    for (std::size_t d = 0; d + 1 < s.dims; ++d) {
+    for (std::size_t d = 0; d < l; ++d) {
       auto const where = place[d] * s.sweep.stride[d] - s.sweep.low[d] + tap[d] * s.sweep.dilation[d], step = s.sweep.input_dilation[d];
       inside = inside && where >= 0 && where % step == 0 && where / step < s.in[d];
       offset = offset * s.in[d] + (inside ? where / step : 0);
     }
-    auto const l = s.dims - 1;
-    auto const end = std::min(width, place[l] + last - at), count = end - place[l];
+    auto const begin = down ? tap[l] : place[l], end = std::min(down ? s.kernel[l] : s.out[l], begin + last - at), count = end - begin;
+    auto const shift = (down ? place[l] * s.sweep.stride[l] : tap[l] * s.sweep.dilation[l]) - s.sweep.low[l];
     if (inside)
-      fill_line(from + offset * s.in[l], s.in[l], s.sweep.stride[l], tap[l] * s.sweep.dilation[l] - s.sweep.low[l], s.sweep.input_dilation[l], place[l], end,
-                to);
+      fill_line(from + offset * s.in[l], s.in[l], down ? s.sweep.dilation[l] : s.sweep.stride[l], shift, s.sweep.input_dilation[l], begin, end, to);
     else
       std::fill_n(to, count, T{});
     to += count, at += count;
@@ -119,6 +120,7 @@ struct Memory {
 template <class T>
 void compute(Shape const& s, T const* x, T const* w, Strided const& y, std::int64_t group, std::int64_t first, std::int64_t last, bool plain) {
   thread_local Memory<T> memory;
+  bool const down = !plain && s.dims > 0 && s.kernel.back() > s.out.back();
   auto const n = last - first, terms = s.terms(), each = std::min(terms, most_terms);
   auto const image = first / s.positions, start = (image * y.sizes[1] + group * s.results) * s.positions + first % s.positions;
   bool const direct = y.dtype == dtype_for<T> && (last - 1) / s.positions == image;
@@ -131,14 +133,16 @@ void compute(Shape const& s, T const* x, T const* w, Strided const& y, std::int6
     T const* right = memory.patches.data();
     if (plain)
       right = x + (image * s.groups * s.channels + group * s.channels + done) * s.positions + first % s.positions;
+    else if (down)
+      for (std::int64_t place = 0; place < n; ++place) fill(s, x, group, down, first + place, done, done + k, memory.patches.data() + place * k);
     else
-      for (std::int64_t term = 0; term < k; ++term) fill_row(s, x, group, done + term, first, last, memory.patches.data() + term * n);
+      for (std::int64_t term = 0; term < k; ++term) fill(s, x, group, down, done + term, first, last, memory.patches.data() + term * n);
     gemm_rows({.dtype = dtype_for<T>,
                .m = s.results,
                .n = n,
                .k = k,
                .a = {as_bytes(w + group * s.results * terms + done), terms, 1},
-               .b = {as_bytes(right), plain ? s.positions : n, 1},
+               .b = down ? Matrix{as_bytes(right), 1, k} : Matrix{as_bytes(right), plain ? s.positions : n, 1},
                .c = c,
                .accumulate = done > 0},
               0, 0, s.results);
