@@ -164,9 +164,10 @@ TEST_CASE("products larger than a panel, by every engine") {
   Random random{std::mt19937_64(2)};
   for (auto const engine : fusion::engines())
     for (auto const dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-      Case test(random, dtype, random.whole(170, 600), random.whole(260, 540), random.whole(200, 600), {}, random.coin());
-      Case wide(random, dtype, random.whole(2, 40), random.whole(1030, 1100), random.whole(200, 600), {}, random.coin());
-      for (auto* each : {&test, &wide}) {
+      Case tall(random, dtype, random.whole(513, 520), random.whole(6, 20), random.whole(1, 20), {}, random.coin());
+      Case deep(random, dtype, random.whole(170, 180), random.whole(17, 34), random.whole(513, 520), {}, random.coin());
+      Case wide(random, dtype, random.whole(2, 8), random.whole(1030, 1040), random.whole(257, 260), {}, random.coin());
+      for (auto* each : {&tall, &deep, &wide}) {
         each->gemm.engine = engine;
         fusion::gemm(each->gemm);
         CAPTURE(fusion::name_of(engine));
@@ -272,6 +273,8 @@ TEST_CASE("the engine of a product: ours and Eigen are always there, the fastest
     CHECK(std::ranges::count(present, fusion::fastest(g)) == 1);
     CHECK(fusion::fastest(g) == fusion::fastest(g));
   }
+  for (auto const engine : present) CHECK(fusion::engine_of(fusion::name_of(engine)) == engine);
+  CHECK(support::caught([] { fusion::engine_of("mkl"); }) == "TENON_GEMM: no engine is called 'mkl', only blocks, eigen, openblas, onednn");
 }
 
 TEST_CASE("tiles cover each element once") {

@@ -132,7 +132,7 @@ TEST_CASE("convolutions of any attributes are the evaluator's, and so are the ca
 TEST_CASE("sums and copies by index are the evaluator's") {
   Random random{std::mt19937(3)};
   int const threads = device::threads();
-  for (int turn = 0; turn < 200; ++turn) {
+  for (int turn = 0; turn < 60; ++turn) {
     device::set_threads(turn % 2 ? threads : 3);
     auto const dtype = random.real(), whole = random.coin() ? DType::i64 : DType::i32;
     auto const rows = random.whole(1, 300), columns = random.whole(1, 400), count = random.whole(0, 60);

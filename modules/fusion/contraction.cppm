@@ -15,6 +15,8 @@ struct Matrix {
 enum class Engine : std::uint8_t { blocks, eigen, openblas, onednn };
 /// "blocks", "eigen", "openblas", "onednn".
 std::string_view name_of(Engine engine);
+/// The engine of that name; Error if there is none, or not on this machine.
+Engine engine_of(std::string_view name);
 
 /// c = a b, or c += a b, for each entry of a batch: a [m, k], b [k, n] and c [m, n] of one dtype. Small floats are summed in f32 and rounded once.
 struct Gemm {

@@ -20,21 +20,10 @@ constexpr std::array engine_rows{
     EngineRow{Engine::onednn, "onednn", [] { return kernels::onednn() != nullptr; }},
 };
 
-Engine forced(std::string_view wish) {
-  std::string names;
-  for (auto const& row : engine_rows) {
-    if (row.name == wish) {
-      if (!row.present()) base::fail("TENON_GEMM: {} is not on this machine", wish);
-      return row.engine;
-    }
-    names += std::format("{}{}", names.empty() ? "" : ", ", row.name);
-  }
-  base::fail("TENON_GEMM: no engine is called '{}', only {}", wish, names);
-}
 std::optional<Engine> const& wish() {
   static std::optional<Engine> const engine = []() -> std::optional<Engine> {
     char const* const name = std::getenv("TENON_GEMM");
-    return name && *name ? std::optional(forced(name)) : std::nullopt;
+    return name && *name ? std::optional(engine_of(name)) : std::nullopt;
   }();
   return engine;
 }
@@ -81,6 +70,16 @@ struct Trial {
 }  // namespace
 
 std::string_view name_of(Engine engine) { return engine_rows[static_cast<std::size_t>(engine)].name; }
+
+Engine engine_of(std::string_view name) {
+  std::string names;
+  for (auto const& row : engine_rows) {
+    if (row.name == name && !row.present()) base::fail("TENON_GEMM: {} is not on this machine", name);
+    if (row.name == name) return row.engine;
+    names += std::format("{}{}", names.empty() ? "" : ", ", row.name);
+  }
+  base::fail("TENON_GEMM: no engine is called '{}', only {}", name, names);
+}
 
 std::span<Engine const> engines() {
   static std::vector<Engine> const present = [] {
