@@ -3,6 +3,8 @@ export module tenon.fusion;
 export import :loop;
 export import :c_text;
 export import :interpret;
+export import :contraction;
+export import :library;
 export import :memory;
 export import :plan;
 export import :program;
