@@ -7,7 +7,7 @@ namespace bench {
 struct Figure {
   std::string name;
   double value = 0;
-  std::string unit;  ///< "ns", "us" or "ms"
+  std::string unit;  ///< "ns", "us", "ms", or a rate
   double peer = 0, goal = 0;
 };
 
@@ -20,6 +20,8 @@ std::pair<double, double> interleaved(int turns, std::function<void()> const& a,
 
 /// capture.cpp: what capture costs beside the work itself.
 std::vector<Figure> capture_figures();
+/// fusion.cpp: the cases of the peers' table through compiled functions; with TENON_BENCH_SMALL set at a 64th of their size.
+std::vector<Figure> fusion_figures();
 
 /// A named group of cases; `all` holds those of every file that is linked.
 struct Group {
