@@ -10,7 +10,7 @@ using namespace tenon;
 using namespace tenon::tracer;
 
 namespace {
-using Call = std::function<void()>;
+using Run = std::function<void()>;
 // The one place that says what compiled functions run on.
 Backend bench_backend() { return reference_backend; }
 
@@ -31,35 +31,35 @@ Tensor leaf(DimList const& sizes) {
 
 struct Case {
   std::string_view name;
-  Call (*make)();
+  Run (*make)();
   double bytes = 0, flops = 0;  // of one call at full size
   int turns = 1;                // calls that one run makes
 };
 
-Call gelu_chain() {
+Run gelu_chain() {
   auto const f = compiled([](Tensor const& a, Tensor const& b, Tensor const& c) { return gelu(a * b + c, Gelu::tanh) * c; });
   return [f, a = randn({rows(elements)}), b = randn({rows(elements)}), c = randn({rows(elements)})] { (void)f(a, b, c); };
 }
-Call softmax_rows() {
+Run softmax_rows() {
   auto const f = compiled([](Tensor const& x) { return softmax(x, -1); });
   return [f, x = randn({rows(elements / columns), columns})] { (void)f(x); };
 }
-Call norm_forward() {
+Run norm_forward() {
   auto const f = compiled([](Tensor const& x, Tensor const& g, Tensor const& b) { return layer_norm(x, {features}, g, b); });
   return [f, x = randn({rows(elements / features), features}), g = randn({features}), b = randn({features})] { (void)f(x, g, b); };
 }
-Call norm_both() {
+Run norm_both() {
   auto const f = compiled(
       [](Tensor const& x, Tensor const& g, Tensor const& b, Tensor const& dy) { return gradients(layer_norm(x, {features}, g, b), std::array{x, g, b}, dy); });
   return [f, x = leaf({rows(elements / features), features}), g = leaf({features}), b = leaf({features}), dy = randn({rows(elements / features), features})] {
     (void)f(x, g, b, dy);
   };
 }
-Call loss_both() {
+Run loss_both() {
   auto const f = compiled([](Tensor const& x, Tensor const& target) { return gradients(cross_entropy(x, target), std::array{x})[0]; });
   return [f, x = leaf({rows(256), classes}), target = randint(0, classes, {rows(256)})] { (void)f(x, target); };
 }
-Call adam_update() {
+Run adam_update() {
   auto const f = compiled([](Tensor& p, Tensor const& g, Tensor& m, Tensor& v) {
     m.copy_(0.9 * m + 0.1 * g);
     v.copy_(0.999 * v + 0.001 * g * g);
@@ -68,22 +68,22 @@ Call adam_update() {
   return [f, p = rand({rows(elements)}), g = rand({rows(elements)}), m = rand({rows(elements)}), v = rand({rows(elements)})]() mutable { f(p, g, m, v); };
 }
 template <int n>
-Call product() {
+Run product() {
   auto const f = compiled([](Tensor const& a, Tensor const& b) { return matmul(a, b); });
   return [f, a = randn({rows(n), n}), b = randn({n, n})] { (void)f(a, b); };
 }
 template <int n>
-Call product_gelu() {
+Run product_gelu() {
   auto const f = compiled([](Tensor const& a, Tensor const& w, Tensor const& bias) { return gelu(linear(a, w, bias), Gelu::tanh); });
   return [f, a = randn({rows(n), n}), w = randn({n, n}), bias = randn({n})] { (void)f(a, w, bias); };
 }
 // B batch, H heads, T tokens, D features
 DimList attention_sizes() { return {1, 4, small() ? 32 : 512, 64}; }
-Call attention_forward() {
+Run attention_forward() {
   auto const f = compiled([](Tensor const& q, Tensor const& k, Tensor const& v) { return scaled_dot_product_attention(q, k, v, {.causal = true}); });
   return [f, q = randn(attention_sizes()), k = randn(attention_sizes()), v = randn(attention_sizes())] { (void)f(q, k, v); };
 }
-Call attention_both() {
+Run attention_both() {
   auto const f = compiled([](Tensor const& q, Tensor const& k, Tensor const& v, Tensor const& d) {
     return gradients(scaled_dot_product_attention(q, k, v, {.causal = true}), std::array{q, k, v}, d);
   });
@@ -110,18 +110,18 @@ struct Training {
     return list;
   }
 };
-Call training() {
+Run training() {
   auto const state = std::make_shared<Training>();
   return [state, f = compiled([state] { return state->step(); })] { (void)f(); };
 }
-Call compile_training() {  // a fresh model and a fresh capture each time: the first call is the price
+Run compile_training() {  // a fresh model and a fresh capture each time: the first call is the price
   return [] {
     auto const state = std::make_shared<Training>();
     (void)compiled([state] { return state->step(); })();
   };
 }
 template <int inputs>
-Call overhead() {
+Run overhead() {
   std::vector<Tensor> all;
   for (int k = 0; k < inputs; ++k) all.push_back(randn({4}));
   auto const f = compiled([](std::vector<Tensor> const& xs) { return xs[0] + 1.0; });
@@ -131,7 +131,7 @@ Call overhead() {
 }
 // A graph of `nodes` calls that no rule shortens, as a chain with side branches.
 template <int nodes>
-Call compile_nodes() {
+Run compile_nodes() {
   return [] {
     auto const f = compiled([](Tensor const& x) {
       Tensor y = x, side = x;
@@ -165,7 +165,7 @@ constexpr Case cases[] = {
 };
 
 // Milliseconds by the clock, of all threads: the median of single runs within a budget, after one that warms up.
-double median_ms(Call const& call, double budget_ms = 400) {
+double median_ms(Run const& call, double budget_ms = 400) {
   using Clock = std::chrono::steady_clock;
   auto const timed = [&] {
     auto const start = Clock::now();
@@ -185,9 +185,32 @@ std::vector<bench::Figure> bench::fusion_figures() {
   std::vector<Figure> list;
   for (auto const& one : cases) {
     double const ms = median_ms(one.make());
-    list.push_back({std::string(one.name), ms / one.turns, "ms"});
+    if (one.turns > 1)
+      list.push_back({std::string(one.name), ms / one.turns * 1e3, "us"});
+    else
+      list.push_back({std::string(one.name), ms, "ms"});
     if (!small() && one.bytes > 0) list.push_back({std::format("{} rate", one.name), one.bytes / ms / 1e6, "GB/s"});
     if (!small() && one.flops > 0) list.push_back({std::format("{} rate", one.name), one.flops / ms / 1e6, "GFLOP/s"});
   }
   return list;
+}
+
+std::vector<std::string_view> bench::fusion_cases() {
+  std::vector<std::string_view> names{"copy"};
+  for (auto const& one : cases) names.push_back(one.name);
+  return names;
+}
+std::optional<bench::Round> bench::fusion_round(std::string_view name) {
+  struct Made {
+    Run ours, plain;
+  };
+  static std::map<std::string, Made, std::less<>> made;
+  auto const known = std::ranges::find(cases, name, &Case::name);
+  if (known == std::end(cases) && name != "copy") return std::nullopt;
+  auto const [at, fresh] = made.try_emplace(std::string(name));
+  if (fresh) at->second = {known == std::end(cases) ? Run() : known->make(), plain_loops(name)};
+  Round round;
+  if (at->second.ours) round = {.ms = median_ms(at->second.ours), .bytes = known->bytes, .flops = known->flops};
+  if (at->second.plain) round.plain_ms = median_ms(at->second.plain);
+  return round;
 }
