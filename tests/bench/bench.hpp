@@ -7,7 +7,7 @@ namespace bench {
 struct Figure {
   std::string name;
   double value = 0;
-  std::string unit;  ///< "ns", "us" or "ms"
+  std::string unit;  ///< "ns", "us", "ms", or a rate
   double peer = 0, goal = 0;
 };
 
@@ -20,6 +20,17 @@ std::pair<double, double> interleaved(int turns, std::function<void()> const& a,
 
 /// capture.cpp: what capture costs beside the work itself.
 std::vector<Figure> capture_figures();
+/// fusion.cpp: the cases of the peers' table through compiled functions; with TENON_BENCH_SMALL set at a 64th of their size.
+std::vector<Figure> fusion_figures();
+/// What one case costs now, in milliseconds: of ours, and of the plain loops beside it (0: none); nothing for an unknown name. Made once, timed at
+/// each call, so that rounds with other programs can take turns.
+struct Round {
+  double ms = 0, plain_ms = 0, bytes = 0, flops = 0;
+};
+std::optional<Round> fusion_round(std::string_view name);
+std::vector<std::string_view> fusion_cases();
+/// plain_loops.cpp: the same work without fusion; empty where there is none.
+std::function<void()> plain_loops(std::string_view name);
 
 /// A named group of cases; `all` holds those of every file that is linked.
 struct Group {

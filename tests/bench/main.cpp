@@ -1,3 +1,4 @@
+// bench --serve: times one case at a time, as asked on stdin.
 // bench [CASE...] [--json FILE]: runs the groups whose name holds one of the words, prints a table, and writes it as JSON.
 #include <time.h>
 
@@ -29,11 +30,28 @@ std::pair<double, double> interleaved(int turns, std::function<void()> const& a,
 
 }  // namespace bench
 
+// Answers "case NAME" lines as scripts/peer/serve.py does.
+static int serve() {
+  std::cout << nlohmann::json{{"cases", bench::fusion_cases()}}.dump() << std::endl;
+  for (std::string line; std::getline(std::cin, line) && line != "quit";) {
+    auto const name = line.starts_with("case ") ? line.substr(5) : line;
+    auto const round = bench::fusion_round(name);
+    nlohmann::json row{{"case", name}};
+    if (round)
+      row.update({{"ms", round->ms}, {"plain_ms", round->plain_ms}, {"bytes", round->bytes}, {"flops", round->flops}});
+    else
+      row["error"] = "no case of that name";
+    std::cout << row.dump() << std::endl;
+  }
+  return 0;
+}
+
 int main(int argc, char** argv) {
   std::vector<std::string_view> wanted;
   std::string json_file;
   for (int k = 1; k < argc; ++k) {
     std::string_view const word = argv[k];
+    if (word == "--serve") return serve();
     if (word == "--json" && k + 1 < argc)
       json_file = argv[++k];
     else
