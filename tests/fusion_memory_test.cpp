@@ -179,17 +179,19 @@ TEST_CASE("random plans: nothing overlaps, equal plans get equal layouts, and th
   };
   for (auto const& kind : {Kind{"training", training}, Kind{"stream", stream}, Kind{"layers", layers}}) {
     double worst = 1, total = 0;
+    int beyond = 0;  // 5 % above the bound, which of a small plan may be out of any layout's reach
     int const turns = support::tier(20, 60, 600);
     for (int turn = 0; turn < turns; ++turn) {
       auto const blocks = kind.make(random, 20 + static_cast<int>(random() % 300));
       auto const layout = checked(blocks);
       CHECK(fusion::place(blocks).offsets == layout.offsets);
       double const ratio = static_cast<double>(layout.bytes[1]) / static_cast<double>(layout.bound[1]);
-      worst = std::max(worst, ratio), total += ratio;
+      worst = std::max(worst, ratio), total += ratio, beyond += ratio > 1.05;
     }
     MESSAGE(kind.name, ": mean ", total / turns, " of the bound, worst ", worst);
-    CHECK(total / turns <= 1.02);
-    CHECK(worst <= 1.05);
+    CHECK(total / turns <= 1.01);
+    CHECK(beyond * 100 <= turns);
+    CHECK(worst <= 1.10);
   }
 }
 

@@ -210,7 +210,7 @@ std::optional<bench::Round> bench::fusion_round(std::string_view name) {
   auto const [at, fresh] = made.try_emplace(std::string(name));
   if (fresh) at->second = {known == std::end(cases) ? Run() : known->make(), plain_loops(name)};
   Round round;
-  if (at->second.ours) round = {.ms = median_ms(at->second.ours), .bytes = known->bytes, .flops = known->flops};
+  if (at->second.ours) round = {.ms = median_ms(at->second.ours), .bytes = small() ? 0 : known->bytes, .flops = small() ? 0 : known->flops};
   if (at->second.plain) round.plain_ms = median_ms(at->second.plain);
   return round;
 }

@@ -32,7 +32,7 @@ std::pair<double, double> interleaved(int turns, std::function<void()> const& a,
 
 // Answers "case NAME" lines as scripts/peer/serve.py does.
 static int serve() {
-  std::cout << nlohmann::json{{"cases", bench::fusion_cases()}}.dump() << std::endl;
+  std::cout << nlohmann::json{{"cases", bench::fusion_cases()}, {"small", std::getenv("TENON_BENCH_SMALL") != nullptr}}.dump() << std::endl;
   for (std::string line; std::getline(std::cin, line) && line != "quit";) {
     auto const name = line.starts_with("case ") ? line.substr(5) : line;
     auto const round = bench::fusion_round(name);
