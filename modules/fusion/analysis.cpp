@@ -42,10 +42,20 @@ bool few(ir::Graph const& graph, Node const& node) {
   auto const& result = *graph.values[static_cast<std::size_t>(node.first)].meta;
   return std::ranges::all_of(node.inputs, [&](ir::Input const& i) { return i.value >= 0 && meta_of(graph, i).rank() == result.rank() && result.rank() > 0; });
 }
-bool within(ir::Graph const& graph, Node const& node) { return meta_of(graph, node.inputs[0]).rank() > 0 && meta_of(graph, node.inputs[0]).rank() == graph.values[static_cast<std::size_t>(node.first)].meta->rank(); }
+bool within(ir::Graph const& graph, Node const& node) {
+  return meta_of(graph, node.inputs[0]).rank() > 0 && meta_of(graph, node.inputs[0]).rank() == graph.values[static_cast<std::size_t>(node.first)].meta->rank();
+}
 constexpr Special specials[] = {
-    {&ops::full, always},   {&ops::arange, always},       {&ops::gather, within}, {&ops::index_select, within}, {&ops::embedding, always}, {&ops::slice_grad, dense_steps},
-    {&ops::tril, always}, {&ops::triu, always}, {&ops::scatter_add, one_index_a_row}, {&ops::cat, few},
+    {&ops::full, always},
+    {&ops::arange, always},
+    {&ops::gather, within},
+    {&ops::index_select, within},
+    {&ops::embedding, always},
+    {&ops::slice_grad, dense_steps},
+    {&ops::tril, always},
+    {&ops::triu, always},
+    {&ops::scatter_add, one_index_a_row},
+    {&ops::cat, few},
 };
 }  // namespace
 
@@ -78,7 +88,8 @@ std::vector<Way> ways_of(ir::Graph const& graph, std::vector<Place> const& place
   std::vector<Way> ways;
   for (auto const& node : graph.nodes) {
     auto const way = [&] {
-      if (node.op->geometry) return places[static_cast<std::size_t>(node.first)].root != node.first ? Way::view : node.inputs[0].value >= 0 ? Way::loop : Way::call;
+      if (node.op->geometry)
+        return places[static_cast<std::size_t>(node.first)].root != node.first ? Way::view : node.inputs[0].value >= 0 ? Way::loop : Way::call;
       if (node.results != 1) return Way::call;
       bool const tensors = std::ranges::any_of(node.inputs, [](ir::Input const& i) { return i.value >= 0; });
       if (reduction_of(*node.op) != Monoid::none) return Way::loop;

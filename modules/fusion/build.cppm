@@ -27,7 +27,7 @@ ir::Monoid reduction_of(ir::OpDef const& op);
 struct Built {
   Kernel kernel{};
   Refusal refusal = Refusal::none;
-  std::vector<int> buffers{};  ///< per kernel buffer: the root value
+  std::vector<int> buffers{};          ///< per kernel buffer: the root value
   std::int64_t rows = 1, columns = 1;  ///< of this run
 };
 /// `member` says for each node whether it belongs; `nodes` are those in the graph's order. Without `finish` only whether it can be.

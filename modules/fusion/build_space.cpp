@@ -37,7 +37,8 @@ int Builder::refuse(Refusal why) {
 
 bool Builder::needed_outside(int n) const {
   int const value = graph_.nodes[at(n)].first;
-  return analysis_.escapes[at(value)] || std::ranges::any_of(analysis_.readers[at(value)], [&](int reader) { return !member_[at(reader)]; }) || (nodes_.size() == 1);
+  return analysis_.escapes[at(value)] || std::ranges::any_of(analysis_.readers[at(value)], [&](int reader) { return !member_[at(reader)]; }) ||
+         (nodes_.size() == 1);
 }
 
 void Builder::choose_root() {
@@ -97,7 +98,7 @@ std::optional<std::vector<char>> Builder::reduced_dims(Node const& node, std::ve
         return std::nullopt;
     }
     for (std::size_t k = i; k < i_end; ++k)
-      if (!is_one(x.sizes[k]) && gone[k] != gone[i_end - 1] ) return std::nullopt;
+      if (!is_one(x.sizes[k]) && gone[k] != gone[i_end - 1]) return std::nullopt;
     for (std::size_t k = d; k < d_end; ++k) mask[k] = has[k] && gone[i_end - 1];
   }
 }

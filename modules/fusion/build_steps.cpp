@@ -24,7 +24,9 @@ Link const* Builder::link(ir::OpDef const* op, ir::Attrs attrs, Link const* next
 
 Link const* Builder::to_sizes(ir::OpDef const& op, Dims const& sizes, Link const* next) {
   for (auto const& known : links_)
-    if (known.op == &op && known.next == next && known.attrs.ints.size() == sizes.size() + 1 && std::equal(sizes.begin(), sizes.end(), known.attrs.ints.begin() + 1)) return &known;
+    if (known.op == &op && known.next == next && known.attrs.ints.size() == sizes.size() + 1 &&
+        std::equal(sizes.begin(), sizes.end(), known.attrs.ints.begin() + 1))
+      return &known;
   return &links_.emplace_back(&op, ir::Attrs{}.with(std::span<Dim const>(sizes)), next);
 }
 
@@ -89,7 +91,8 @@ void Builder::reads(Step& step, int in) const {
 int Builder::number(ir::Scalar scalar) {
   auto const dtype = scalar.kind == ir::ScalarKind::real ? DType::f32 : scalar.kind == ir::ScalarKind::boolean ? DType::boolean : DType::i64;
   for (std::size_t k = 0; k < kernel_.steps.size(); ++k)
-    if (auto const& s = kernel_.steps[k]; s.kind == Step::Kind::number && ir::same_value(s.number, scalar) && s.number.node == scalar.node) return static_cast<int>(k);
+    if (auto const& s = kernel_.steps[k]; s.kind == Step::Kind::number && ir::same_value(s.number, scalar) && s.number.node == scalar.node)
+      return static_cast<int>(k);
   return add({.kind = Step::Kind::number, .dtype = dtype, .number = scalar});
 }
 
@@ -123,8 +126,8 @@ int Builder::load(int root, Strides const& found, Access extra) {
   extra.offset = found.offset, extra.strides = found.strides;
   for (std::size_t k = 0; k < kernel_.steps.size(); ++k) {
     auto const& s = kernel_.steps[k];
-    if (s.kind == Step::Kind::load && s.access.buffer == extra.buffer && s.access.index == extra.index && s.access.guard == extra.guard && s.access.offset == extra.offset &&
-        equal(s.access.strides, extra.strides) && s.access.index_stride == extra.index_stride)
+    if (s.kind == Step::Kind::load && s.access.buffer == extra.buffer && s.access.index == extra.index && s.access.guard == extra.guard &&
+        s.access.offset == extra.offset && equal(s.access.strides, extra.strides) && s.access.index_stride == extra.index_stride)
       return static_cast<int>(k);
   }
   return add({.kind = Step::Kind::load, .dtype = meta(root).dtype, .access = std::move(extra)});

@@ -26,9 +26,10 @@ struct MakerOf {
 
 int Builder::compute(Node const& node, Link const* chain) {
   static constexpr MakerOf makers[] = {
-      {&ops::full, &Builder::constant},     {&ops::arange, &Builder::count_up},    {&ops::gather, &Builder::gathered}, {&ops::index_select, &Builder::gathered},
-      {&ops::embedding, &Builder::gathered}, {&ops::slice_grad, &Builder::padded}, {&ops::tril, &Builder::triangle},   {&ops::triu, &Builder::triangle},
-      {&ops::scatter_add, &Builder::scatter}, {&ops::cat, &Builder::concatenate},
+      {&ops::full, &Builder::constant},         {&ops::arange, &Builder::count_up},    {&ops::gather, &Builder::gathered},
+      {&ops::index_select, &Builder::gathered}, {&ops::embedding, &Builder::gathered}, {&ops::slice_grad, &Builder::padded},
+      {&ops::tril, &Builder::triangle},         {&ops::triu, &Builder::triangle},      {&ops::scatter_add, &Builder::scatter},
+      {&ops::cat, &Builder::concatenate},
   };
   if (node.op->geometry) return emit(node.inputs[0].value, link(node.op, node.attrs, chain, {node.first, 1}));  // a view that is no view here: a copy
   if (reduction_of(*node.op) != Monoid::none) return reduce(node, chain);
@@ -72,7 +73,9 @@ int Builder::reduce(Node const& node, Link const* chain) {
   bool const truth = node.op == &ops::any || node.op == &ops::all;
   if (truth && meta(x).dtype != DType::boolean) in = call(ops::ne, DType::boolean, {in, number(ir::Scalar(0))});
   DType const wide = result.dtype == DType::f64 || !base::is_real(result.dtype) ? result.dtype : DType::f32;
-  if (!truth) in = cast(in, base::is_real(kernel_.steps[at(in)].dtype) && wide == DType::f32 && kernel_.steps[at(in)].dtype != DType::f64 ? kernel_.steps[at(in)].dtype : wide);
+  if (!truth)
+    in = cast(
+        in, base::is_real(kernel_.steps[at(in)].dtype) && wide == DType::f32 && kernel_.steps[at(in)].dtype != DType::f64 ? kernel_.steps[at(in)].dtype : wide);
   bool const average = monoid == Monoid::avg;
   Step combined{.kind = Step::Kind::reduce, .dtype = truth ? DType::boolean : wide, .combine = average ? Monoid::sum : monoid, .over = over};
   combined.in.push_back(in);
@@ -189,7 +192,8 @@ int Builder::triangle(Node const& node, Link const* chain) {
 int Builder::scatter(Node const& node, Link const* chain) {
   auto const& result = meta(node.first);
   auto const dim = at(base::wrap_dim("scatter_add", node.attrs.ints[0].value, result.rank()));
-  int const x = operand(node.inputs[0], result.sizes, chain), index = operand(node.inputs[2], result.sizes, chain), source = operand(node.inputs[3], result.sizes, chain);
+  int const x = operand(node.inputs[0], result.sizes, chain), index = operand(node.inputs[2], result.sizes, chain),
+            source = operand(node.inputs[3], result.sizes, chain);
   int const c = coordinate(result.sizes, dim, chain);
   if (x < 0 || index < 0 || source < 0 || c < 0) return -1;
   int const there = call(ops::eq, DType::boolean, {index, c});

@@ -191,8 +191,8 @@ struct Grouper {
     for (auto& group : to.groups)
       for (int const n : group.nodes) {
         auto const value = graph().nodes[at(n)].first;
-        bool const outside = analysis.escapes[at(value)] ||
-                             std::ranges::any_of(analysis.readers[at(value)], [&](int r) { return to.group_of[at(r)] != to.group_of[at(n)]; });
+        bool const outside =
+            analysis.escapes[at(value)] || std::ranges::any_of(analysis.readers[at(value)], [&](int r) { return to.group_of[at(r)] != to.group_of[at(n)]; });
         if (!outside && group.nodes.size() > 1) group.bytes_saved += 2 * bytes_of(*graph().values[at(value)].meta);
       }
   }

@@ -42,14 +42,18 @@ std::string step_text(Kernel const& kernel, std::size_t number, ir::Symbols cons
     return list;
   };
   switch (step.kind) {
-    case Step::Kind::load: return text + "load " + access_text(kernel, step.access, symbols);
-    case Step::Kind::number: return text + (symbols ? symbols->to_string(step.number) : std::format("{}", step.number.real));
-    case Step::Kind::index: return text + std::format("i{}", step.axis);
+    case Step::Kind::load:
+      return text + "load " + access_text(kernel, step.access, symbols);
+    case Step::Kind::number:
+      return text + (symbols ? symbols->to_string(step.number) : std::format("{}", step.number.real));
+    case Step::Kind::index:
+      return text + std::format("i{}", step.axis);
     case Step::Kind::op: {
       auto const attributes = ir::to_string(*step.op, step.attrs, symbols);
       return text + std::format("{}({}{}{})", step.op->name, operands(), step.in.empty() || attributes.empty() ? "" : ", ", attributes);
     }
-    case Step::Kind::reduce: return text + std::format("{} of {} over {}", combine_name(step.combine), operands(), roles_text(step.over));
+    case Step::Kind::reduce:
+      return text + std::format("{} of {} over {}", combine_name(step.combine), operands(), roles_text(step.over));
   }
   return text;
 }
@@ -138,7 +142,8 @@ void verify(Kernel const& kernel) {
       if (step >= 0) level |= steps[static_cast<std::size_t>(step)].level;
     return level;
   };
-  for (std::size_t a = 1; a < kernel.axes.size(); ++a) ensure(kernel.axes[a - 1].role <= kernel.axes[a].role, std::format("kernel {}: axes out of order", kernel.name));
+  for (std::size_t a = 1; a < kernel.axes.size(); ++a)
+    ensure(kernel.axes[a - 1].role <= kernel.axes[a].role, std::format("kernel {}: axes out of order", kernel.name));
   for (std::size_t k = 0; k < steps.size(); ++k) {
     auto const& step = steps[k];
     Roles level = 0;
@@ -171,8 +176,8 @@ void verify(Kernel const& kernel) {
   }
   for (auto const& store : kernel.stores) {
     check(known(store.step, steps.size()), static_cast<std::size_t>(std::max(store.step, 0)), "is stored and does not exist");
-    check(known(store.to.buffer, kernel.buffers.size()) && kernel.buffers[static_cast<std::size_t>(store.to.buffer)].written, static_cast<std::size_t>(store.step),
-          "is stored into a buffer that is only read");
+    check(known(store.to.buffer, kernel.buffers.size()) && kernel.buffers[static_cast<std::size_t>(store.to.buffer)].written,
+          static_cast<std::size_t>(store.step), "is stored into a buffer that is only read");
   }
 }
 

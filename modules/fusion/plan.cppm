@@ -18,18 +18,18 @@ enum class Way : std::uint8_t { view, loop, call };
 
 /// Why two nodes do not share a kernel.
 enum class Refusal : std::uint8_t {
-  none,        ///< they do
-  call,        ///< one is a library's: a barrier
-  view,        ///< one is a view, which no kernel computes
-  unrelated,   ///< neither reads the other and they read nothing in common
-  cycle,       ///< something between them must run after the one and before the other
-  space,       ///< their iteration spaces differ
-  index,       ///< no strided map leads from the one's elements to the other's
-  reduction,   ///< their reductions take away different dims
-  order,       ///< a reduction's result would be needed before all of it is there
-  size,        ///< the kernel would hold too many steps or buffers
-  parallel,    ///< the rows are too few to share among threads with the rest
-  memory,      ///< more would be held at the peak
+  none,       ///< they do
+  call,       ///< one is a library's: a barrier
+  view,       ///< one is a view, which no kernel computes
+  unrelated,  ///< neither reads the other and they read nothing in common
+  cycle,      ///< something between them must run after the one and before the other
+  space,      ///< their iteration spaces differ
+  index,      ///< no strided map leads from the one's elements to the other's
+  reduction,  ///< their reductions take away different dims
+  order,      ///< a reduction's result would be needed before all of it is there
+  size,       ///< the kernel would hold too many steps or buffers
+  parallel,   ///< the rows are too few to share among threads with the rest
+  memory,     ///< more would be held at the peak
 };
 /// One line that says it.
 std::string_view text_of(Refusal refusal);
@@ -44,15 +44,15 @@ struct Group {
 /// A primitive graph cut into groups, in an order in which they can run.
 struct Grouping {
   ir::Graph graph;
-  std::vector<Place> places;   ///< of each value
-  std::vector<Way> ways;       ///< of each node
+  std::vector<Place> places;  ///< of each value
+  std::vector<Way> ways;      ///< of each node
   std::vector<Group> groups;
-  std::vector<int> group_of;   ///< of each node; -1: a view, or inlined into its readers
+  std::vector<int> group_of;  ///< of each node; -1: a view, or inlined into its readers
 };
 
 /// What grouping may do.
 struct GroupOptions {
-  bool fuse = true;   ///< false: every node by itself
+  bool fuse = true;  ///< false: every node by itself
   int max_steps = 96;
   int max_buffers = 40;
 };

@@ -172,7 +172,8 @@ class Printer {
         auto const read = converted(how.from, element(s.access, std::format("p{}", k)));
         return s.access.guard >= 0 ? std::format("v{} ? {} : 0", s.access.guard, read) : read;
       }
-      case Step::Kind::index: return std::format("i{}", s.axis);
+      case Step::Kind::index:
+        return std::format("i{}", s.axis);
       case Step::Kind::op: {
         auto const compute = compute_type(kernel_, s);
         std::vector<std::string> operands, attributes;
@@ -186,12 +187,15 @@ class Printer {
         if (s.op == &ir::ops::to && own.to.starts_with("tn_")) {  // one rounding, from what the operand is
           auto const& operand = step(s.in[0]);
           bool const whole = operand.kind != Step::Kind::number && !base::is_real(operand.dtype);
-          auto const narrow = whole ? std::format("tn_odd_i64({})", value(s.in[0], DType::i64)) : compute == DType::f64 ? std::format("tn_odd({})", text) : text;
+          auto const narrow = whole                   ? std::format("tn_odd_i64({})", value(s.in[0], DType::i64))
+                              : compute == DType::f64 ? std::format("tn_odd({})", text)
+                                                      : text;
           return std::format("{}({}({}))", own.from, own.to, narrow);
         }
         return compute == s.dtype ? text : std::format("({})({})", own.value, text);
       }
-      default: return "0";
+      default:
+        return "0";
     }
   }
   void define(int k) {
@@ -201,7 +205,8 @@ class Printer {
   void combine(Step const& s, std::string const& holder, std::string const& entry) {
     if (s.combine == Monoid::sum) {
       if (base::is_real(s.dtype))  // only the sum may be reordered, so that it runs in vectors
-        line("{\n" + std::string(at(2 * depth_ + 2), ' ') + "TN_REORDER " + std::format("{} += {};", holder, entry) + "\n" + std::string(at(2 * depth_), ' ') + "}");
+        line("{\n" + std::string(at(2 * depth_ + 2), ' ') + "TN_REORDER " + std::format("{} += {};", holder, entry) + "\n" + std::string(at(2 * depth_), ' ') +
+             "}");
       else
         line(std::format("{0} = tn_add_i64({0}, {1});", holder, entry));
     } else if (s.combine == Monoid::prod) {
@@ -225,7 +230,9 @@ class Printer {
   void store(Store const& s, std::string const& name) {
     auto const& how = spelling(kernel_.buffers[at(s.to.buffer)].dtype);
     DType const type = kernel_.buffers[at(s.to.buffer)].dtype;
-    auto const text = value(s.step, base::is_real(type) ? (type == DType::f64 ? DType::f64 : DType::f32) : step(s.step).kind == Step::Kind::number ? DType::i64 : step(s.step).dtype);
+    auto const text = value(s.step, base::is_real(type)                       ? (type == DType::f64 ? DType::f64 : DType::f32)
+                                    : step(s.step).kind == Step::Kind::number ? DType::i64
+                                                                              : step(s.step).dtype);
     line(std::format("{} = {};", element(s.to, name), converted(how.to, text)));
   }
 
@@ -282,14 +289,18 @@ void Printer::need(int k, int number, std::vector<char>& wanted) const {
 void Printer::pass(int number) {
   std::vector<char> wanted(kernel_.steps.size(), 0);
   bool any = false;
-  auto const is_here = [&](int k) { return step(k).kind == Step::Kind::reduce && !post_[at(step(k).in[0])] && pass_of(step(k)) == number && ((step(k).over & over_columns) || inner(step(k).in[0])); };
+  auto const is_here = [&](int k) {
+    return step(k).kind == Step::Kind::reduce && !post_[at(step(k).in[0])] && pass_of(step(k)) == number &&
+           ((step(k).over & over_columns) || inner(step(k).in[0]));
+  };
   for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
     if (post_[at(k)] && !is_partial(k)) continue;
     if (is_here(k)) need(step(k).in[0], number, wanted), any = true;
     if (step(k).keep && step(k).pass == number) need(k, number, wanted), any = true;
   }
   for (auto const& s : kernel_.stores)
-    if (inner(s.step) || (s.to.strides.size() > at(outer_) && std::ranges::any_of(std::span(s.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; })))
+    if (inner(s.step) || (s.to.strides.size() > at(outer_) &&
+                          std::ranges::any_of(std::span(s.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; })))
       if (!post_[at(s.step)] && step(s.step).pass == number) need(s.step, number, wanted), any = true;
   if (!any) return;
   for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
@@ -298,7 +309,8 @@ void Printer::pass(int number) {
   }
   open("{");  // several passes may read one access
   for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k)
-    if (wanted[at(k)] && step(k).kind == Step::Kind::load && !(step(k).keep && step(k).pass < number)) base_pointer(step(k).access, std::format("p{}", k), true);
+    if (wanted[at(k)] && step(k).kind == Step::Kind::load && !(step(k).keep && step(k).pass < number))
+      base_pointer(step(k).access, std::format("p{}", k), true);
   for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
     auto const& st = kernel_.stores[s];
     bool const per_column = std::ranges::any_of(std::span(st.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; });
@@ -361,7 +373,8 @@ void Printer::row_stage(int number) {
 }
 
 void Printer::main() {
-  open(std::format("void {}(char *const *b, const tn_i64 *n, const double *q, tn_i64 lo, tn_i64 hi, tn_i64 from, tn_i64 to, char *scratch, char *part) {{", kernel_.name));
+  open(std::format("void {}(char *const *b, const tn_i64 *n, const double *q, tn_i64 lo, tn_i64 hi, tn_i64 from, tn_i64 to, char *scratch, char *part) {{",
+                   kernel_.name));
   parameters(true);
   if (!partials_.empty()) {
     partial_pointers("part");

@@ -90,7 +90,9 @@ struct Planner {
   std::optional<Access> only_access(Launch const& launch, int r, bool written) const {
     auto const& kernel = kernels_[at(launch.kernel)];
     std::optional<Access> found;
-    auto const same = [](Access const& a, Access const& b) { return a.offset == b.offset && a.strides == b.strides && a.index == b.index && a.guard == b.guard; };
+    auto const same = [](Access const& a, Access const& b) {
+      return a.offset == b.offset && a.strides == b.strides && a.index == b.index && a.guard == b.guard;
+    };
     auto const see = [&](Access const& access) {
       if (launch.roots[at(access.buffer)] != r) return true;
       if (access.index >= 0 || access.guard >= 0 || (found && !same(*found, access))) return false;
@@ -130,8 +132,9 @@ struct Planner {
     for (std::size_t m = 0; m < graph.mutated.size(); ++m) {
       int const value = graph.outputs[from + m], input = graph.inputs[at(graph.mutated[m])];
       auto const &now = *graph.values[at(value)].meta, &before = *graph.values[at(input)].meta;
-      bool const plain = root(value) == value && graph.values[at(value)].node >= 0 && to.homes[at(value)].kind == Home::Kind::none && now.dtype == before.dtype &&
-                         now.sizes == before.sizes && ir::contiguous_meta(before.dtype, before.device, before.sizes).strides == before.strides;
+      bool const plain = root(value) == value && graph.values[at(value)].node >= 0 && to.homes[at(value)].kind == Home::Kind::none &&
+                         now.dtype == before.dtype && now.sizes == before.sizes &&
+                         ir::contiguous_meta(before.dtype, before.device, before.sizes).strides == before.strides;
       if (!plain || to.first[at(value)] < 0) continue;
       int others = 0;
       for (int const output : graph.outputs) others += root(output) == value || root(output) == input ? 1 : 0;
@@ -194,7 +197,9 @@ struct Planner {
       std::int64_t reach = step.access.offset.value;
       for (std::size_t a = at(outer); a < kernel.axes.size(); ++a) {
         if (step.access.strides[a].node >= 0 || kernel.axes[a].size.node >= 0) {
-          if (!(kernel.axes.size() == at(outer) + 1 && step.access.strides[a] == ir::Dim(1) && kernel.axes[a].size == width && step.access.offset == ir::Dim(0))) return false;
+          if (!(kernel.axes.size() == at(outer) + 1 && step.access.strides[a] == ir::Dim(1) && kernel.axes[a].size == width &&
+                step.access.offset == ir::Dim(0)))
+            return false;
           reach = -1;
         } else {
           reach += step.access.strides[a].value * (kernel.axes[a].size.value - 1);
@@ -238,7 +243,8 @@ std::string to_string(Program const& program) {
   for (auto const& kernel : program.kernels) text += to_string(kernel, &graph.symbols);
   for (std::size_t l = 0; l < program.launches.size(); ++l) {
     auto const& launch = program.launches[l];
-    text += launch.node >= 0 ? std::format("{}: {} %{}{}\n", l, graph.nodes[at(launch.node)].op->name, graph.nodes[at(launch.node)].first, launch.with_next ? ", rows to the next" : "")
+    text += launch.node >= 0 ? std::format("{}: {} %{}{}\n", l, graph.nodes[at(launch.node)].op->name, graph.nodes[at(launch.node)].first,
+                                           launch.with_next ? ", rows to the next" : "")
                              : std::format("{}: {}\n", l, program.kernels[at(launch.kernel)].name);
   }
   for (std::size_t v = 0; v < program.homes.size(); ++v)

@@ -18,18 +18,18 @@ enum class Effort : std::uint8_t { normal, reduce_overhead, max_autotune };
 struct LowerOptions {
   Effort effort = Effort::normal;
   GroupOptions group{};
-  bool interpret = false;         ///< kernels by the interpreter, as where there is no compiler
-  bool in_place = true;           ///< outputs that are written back to inputs may be computed there
-  double tuning_seconds = 1;      ///< what max_autotune may spend
+  bool interpret = false;     ///< kernels by the interpreter, as where there is no compiler
+  bool in_place = true;       ///< outputs that are written back to inputs may be computed there
+  double tuning_seconds = 1;  ///< what max_autotune may spend
 };
 
 /// One launch: a kernel on buffers, or a library's call of one node; the kernel behind a matmul may run on its rows as they are done.
 struct Launch {
   int group = -1;
-  int kernel = -1;              ///< in Program::kernels; -1: a call
-  int node = -1;                ///< of a call
-  std::vector<int> roots{};     ///< of a kernel: the value behind each buffer
-  bool with_next = false;       ///< a matmul whose rows the next launch's kernel takes as they are done
+  int kernel = -1;           ///< in Program::kernels; -1: a call
+  int node = -1;             ///< of a call
+  std::vector<int> roots{};  ///< of a kernel: the value behind each buffer
+  bool with_next = false;    ///< a matmul whose rows the next launch's kernel takes as they are done
 };
 
 /// Where the memory of a root value comes from.
@@ -43,13 +43,13 @@ struct Home {
 struct Program {
   Grouping grouping;
   LowerOptions options;
-  std::vector<Kernel> kernels;    ///< each form once: equal layers share one
+  std::vector<Kernel> kernels;  ///< each form once: equal layers share one
   std::vector<Launch> launches;
-  std::vector<Home> homes;        ///< per value; those of roots matter
-  std::vector<int> output_roots;  ///< roots that get fresh memory in every run
+  std::vector<Home> homes;                 ///< per value; those of roots matter
+  std::vector<int> output_roots;           ///< roots that get fresh memory in every run
   std::vector<std::pair<int, int>> reuse;  ///< roots whose memory the second may take over from the first
-  std::vector<int> first, last;   ///< per root value: the launch that writes it and the last that reads it
-  std::string source;             ///< the generated C
+  std::vector<int> first, last;            ///< per root value: the launch that writes it and the last that reads it
+  std::string source;                      ///< the generated C
   double group_seconds = 0, compile_seconds = 0;
 };
 

@@ -11,7 +11,8 @@ import :program;
 namespace tenon::fusion {
 
 using Whole = long long;
-using KernelMain = void (*)(char* const* buffers, Whole const* whole, double const* real, Whole low, Whole high, Whole from, Whole to, char* scratch, char* part);
+using KernelMain = void (*)(char* const* buffers, Whole const* whole, double const* real, Whole low, Whole high, Whole from, Whole to, char* scratch,
+                            char* part);
 using KernelFinish = void (*)(char* const* buffers, Whole const* whole, double const* real, Whole item, char* part, Whole chunks, Whole stride);
 
 /// A kernel's compiled functions; null where it is interpreted.
@@ -43,18 +44,12 @@ struct Sizes {
   std::vector<ir::Strided> outputs;
 };
 Sizes sizes_of(Program const& program, ir::Bindings const& bindings);
-/// The blocks that the memory planner places: per arena root, in the order of Home::number.
-struct Lives {
-  std::vector<int> roots;
-  std::vector<std::int64_t> bytes;
-};
-
-/// Runs kernel and calls; `thread scratch` grows as needed.
+/// A kernel over all of its space, on threads where there is enough to do; rows of it on the calling thread; a call; all with pointers filled in.
 void run_kernel(Kernel const& kernel, Entry const& entry, Prepared& launch);
 void run_rows(Entry const& entry, Prepared& launch, Whole low, Whole high);
 void run_call(ir::OpDef const& op, Prepared& launch);
 /// A matmul, and per block of rows what comes behind it.
-void run_matmul(Prepared& product, Entry const* behind, Prepared* launch);
+void run_matmul(Prepared& product, Entry const& behind, Prepared& launch);
 /// The calling thread's own memory, at least so many bytes, aligned to 64; what it held is lost when it grows.
 char* thread_memory(std::int64_t bytes, int which = 0);
 

@@ -81,7 +81,8 @@ void prepare(Program const& program, Launch const& launch, Evaluator const& valu
 Sizes sizes_of(Program const& program, ir::Bindings const& bindings) {
   auto const& graph = program.grouping.graph;
   Evaluator const value{graph.symbols, bindings};
-  Sizes sizes{.symbols = bindings.whole, .bytes = std::vector<std::int64_t>(graph.values.size(), 0), .offsets = std::vector<std::int64_t>(graph.values.size(), 0)};
+  Sizes sizes{
+      .symbols = bindings.whole, .bytes = std::vector<std::int64_t>(graph.values.size(), 0), .offsets = std::vector<std::int64_t>(graph.values.size(), 0)};
   std::vector<Block> blocks;
   std::vector<int> block_of(graph.values.size(), -1);
   for (int v = 0; std::cmp_less(v, graph.values.size()); ++v) {
@@ -185,8 +186,10 @@ struct Machine {
     found->bases.assign(program.homes.size(), nullptr);
     if (!found->arena || found->arena->bytes() < sizes->arena) found->arena = base::make_ref<base::Buffer>(std::max<std::int64_t>(sizes->arena, 64));
     for (std::size_t v = 0; v < program.homes.size(); ++v)
-      if (program.homes[v].kind == Home::Kind::arena) found->bases[v] = found->arena->data() + sizes->offsets[v];
-      else if (program.homes[v].kind == Home::Kind::constant) found->bases[v] = constants[at(program.homes[v].number)].data();
+      if (program.homes[v].kind == Home::Kind::arena)
+        found->bases[v] = found->arena->data() + sizes->offsets[v];
+      else if (program.homes[v].kind == Home::Kind::constant)
+        found->bases[v] = constants[at(program.homes[v].number)].data();
     return found;
   }
 
@@ -218,10 +221,8 @@ struct Machine {
         auto const& next = program.launches[l + 1];
         auto& behind = now->sizes.launches[l + 1];
         for (std::size_t b = 0; b < next.roots.size(); ++b) behind.buffers[b] = reinterpret_cast<char*>(bases[at(next.roots[b])]);
-        run_matmul(prepared, &entries[at(next.kernel)], &behind);
+        run_matmul(prepared, entries[at(next.kernel)], behind);
         ++l;
-      } else if (node.op == &ops::matmul) {
-        run_matmul(prepared, nullptr, nullptr);
       } else {
         run_call(*node.op, prepared);
       }
