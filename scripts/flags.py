@@ -2,7 +2,7 @@
 
 Clang takes a module interface that was compiled with another NDEBUG, sanitizer or standard without a word, and the program is wrong at run time.
 Compared are -std, -stdlib, -D, -U, -pthread, -f… and -m… of every entry of the database, interface units (which scripts/compdb.py adds) and
-the rest; optimization, warnings, paths and the names of module files may differ. Prints what differs and exits with 1.
+the rest that reads one; optimization, warnings, paths and the names of module files may differ. Prints what differs and exits with 1.
 """
 import collections
 import json
@@ -12,6 +12,7 @@ import sys
 
 SAME = ("-std=", "-stdlib=", "-D", "-U", "-pthread", "-f", "-m")
 FREE = ("-DTENON_SOURCE_ROOT=",  # where tests and samples find their files: no module reads it
+        "-march=",               # an instruction set changes code, not what an interface says
         "-fmodule-file=", "-fmodule-output", "-fcolor-diagnostics", "-fdiagnostics-", "-fuse-ld=")
 
 
@@ -22,11 +23,18 @@ def language_flags(entry):
     return frozenset(word for word in joined if word.startswith(SAME) and not word.startswith(FREE))
 
 
+def reads_modules(entry):
+    """Whether a unit reads or makes a module interface: others may be compiled as they like."""
+    words = entry["arguments"] if "arguments" in entry else shlex.split(entry["command"])
+    return any(word.startswith("-fmodule-file=") for word in words) or entry["file"].endswith(".cppm")
+
+
 def main():
     database = pathlib.Path(sys.argv[1])
     files = collections.defaultdict(list)
     for entry in json.loads(database.read_text()):
-        files[language_flags(entry)].append(entry["file"])
+        if reads_modules(entry):
+            files[language_flags(entry)].append(entry["file"])
     units = sum(file.endswith(".cppm") for group in files.values() for file in group)
     if units == 0:
         print(f"{database} has no interface unit: run scripts/compdb.py first")

@@ -3,6 +3,7 @@ module tenon.fusion;
 import std;
 import tenon.base;
 import tenon.ir;
+import :print_c;
 
 namespace tenon::fusion {
 using base::DType;
@@ -180,5 +181,20 @@ void verify(Kernel const& kernel) {
           static_cast<std::size_t>(store.step), "is stored into a buffer that is only read");
   }
 }
+
+int outer_axes(Kernel const& kernel) {
+  return static_cast<int>(std::ranges::count_if(kernel.axes, [](Axis const& axis) { return axis.role != Role::column; }));
+}
+std::vector<int> partial_steps(Kernel const& kernel) {
+  std::vector<int> list;
+  for (int k = 0; std::cmp_less(k, kernel.steps.size()); ++k) {
+    auto const& step = kernel.steps[static_cast<std::size_t>(k)];
+    if (step.kind == Step::Kind::reduce && ((step.over & over_rows) || kernel.schedule.form == Form::split)) list.push_back(k);
+  }
+  return list;
+}
+bool has_partials(Kernel const& kernel) { return !partial_steps(kernel).empty(); }
+bool partial_per_column(Kernel const& kernel, int step) { return (kernel.steps[static_cast<std::size_t>(step)].level & over_columns) != 0; }
+int kept_bytes(Step const& step) { return step.dtype == DType::f64 || step.dtype == DType::i64 ? 8 : 4; }
 
 }  // namespace tenon::fusion

@@ -4,63 +4,13 @@ import std;
 import tenon.base;
 import tenon.ir;
 import :print_c;
+import :c_types;
 
 namespace tenon::fusion {
-using base::DType;
 using ir::Dim;
-using ir::Monoid;
 
 namespace {
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-// How a dtype lies in memory and in a variable.
-struct Spelling {
-  std::string_view memory, value, from, to;  // `from` and `to` convert between the two
-};
-constexpr Spelling spellings[base::dtype_count] = {
-    {"double", "double", "", ""},
-    {"float", "float", "", ""},
-    {"unsigned short", "float", "tn_from_f16", "tn_to_f16"},
-    {"unsigned short", "float", "tn_from_bf16", "tn_to_bf16"},
-    {"unsigned char", "float", "tn_from_f8e4m3", "tn_to_f8e4m3"},
-    {"unsigned char", "float", "tn_from_f8e5m2", "tn_to_f8e5m2"},
-    {"tn_i64", "tn_i64", "", "(tn_i64)"},
-    {"int", "int", "", "(int)"},
-    {"short", "short", "", "(short)"},
-    {"signed char", "signed char", "", "(signed char)"},
-    {"unsigned char", "unsigned char", "", "(unsigned char)"},
-    {"unsigned char", "int", "0 != ", "0 != "},
-};
-Spelling const& spelling(DType type) { return spellings[static_cast<std::size_t>(type)]; }
-
-// How a monoid combines partial values of one class of types: the accumulator, its start, what enters and what leaves.
-struct Combine {
-  Monoid monoid;
-  char type;  // f float, d double, i whole
-  std::string_view holder, start, entry, exit;
-  bool adds;
-};
-constexpr Combine combines[] = {
-    {Monoid::sum, 'f', "float", "0", "", "", true},
-    {Monoid::sum, 'd', "double", "0", "", "", true},
-    {Monoid::sum, 'i', "tn_i64", "0", "(tn_i64)", "", true},
-    {Monoid::prod, 'f', "float", "1", "", "", true},
-    {Monoid::prod, 'd', "double", "1", "", "", true},
-    {Monoid::prod, 'i', "tn_i64", "1", "(tn_i64)", "", true},
-    {Monoid::max, 'f', "int", "(-2147483647 - 1)", "tn_key", "tn_unkey", false},
-    {Monoid::max, 'd', "tn_i64", "(-9223372036854775807LL - 1)", "tn_key_d", "tn_unkey_d", false},
-    {Monoid::max, 'i', "tn_i64", "(-9223372036854775807LL - 1)", "(tn_i64)", "", false},
-    {Monoid::min, 'f', "int", "2147483647", "tn_key_min", "tn_unkey", false},
-    {Monoid::min, 'd', "tn_i64", "9223372036854775807LL", "tn_key_min_d", "tn_unkey_d", false},
-    {Monoid::min, 'i', "tn_i64", "9223372036854775807LL", "(tn_i64)", "", false},
-};
-Combine const& combine_of(Step const& step) {
-  char const type = step.dtype == DType::f64 ? 'd' : base::is_real(step.dtype) ? 'f' : 'i';
-  for (auto const& combine : combines)
-    if (combine.monoid == step.combine && combine.type == type) return combine;
-  base::ensure(false, "no such reduction");
-  return combines[0];
-}
 
 class Printer {
  public:
@@ -90,14 +40,22 @@ class Printer {
   Step const& step(int k) const { return kernel_.steps[at(k)]; }
   int axes() const { return static_cast<int>(kernel_.axes.size()); }
   bool inner(int k) const { return (step(k).level & over_columns) != 0; }
+  bool per_column(Store const& store) const {
+    return inner(store.step) || std::ranges::any_of(std::span(store.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; });
+  }
+  void each_read(int k, auto f) const {
+    for (auto const in : step(k).in) f(in);
+    for (int const in : {step(k).access.index, step(k).access.guard})
+      if (in >= 0) f(in);
+  }
+  bool stored_in(Store const& store, int pass) const { return per_column(store) && !post_[at(store.step)] && step(store.step).pass == pass; }
+  std::string partial_count(int k) const { return partial_per_column(kernel_, k) ? product(outer_, axes()) : "1"; }
   bool is_partial(int k) const { return std::ranges::find(partials_, k) != partials_.end(); }
   std::vector<char> post_steps() const {  // what can be known only when all chunks are done
     std::vector<char> post(kernel_.steps.size(), 0);
     for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
       bool after = is_partial(k);
-      for (auto const in : step(k).in) after |= post[at(in)] != 0;
-      for (int const in : {step(k).access.index, step(k).access.guard})
-        if (in >= 0) after |= post[at(in)] != 0;
+      each_read(k, [&](int in) { after |= post[at(in)] != 0; });
       post[at(k)] = after;
     }
     return post;
@@ -153,10 +111,7 @@ class Printer {
     }
     return std::format("{}[{}]", name, where);
   }
-  static std::string converted(std::string_view by, std::string const& text) {
-    if (by.empty()) return text;
-    return by.starts_with("tn_") ? std::format("{}({})", by, text) : std::format("{}({})", by, text);
-  }
+  static std::string converted(std::string_view by, std::string const& text) { return by.empty() ? text : std::format("{}({})", by, text); }
   std::string value(int k, DType compute) const {
     auto const& s = step(k);
     if (s.kind == Step::Kind::number) return number(s.number, compute);
@@ -203,14 +158,10 @@ class Printer {
     line(std::format("{} v{} = {};", spelling(step(k).dtype).value, k, expression(k)));
   }
   void combine(Step const& s, std::string const& holder, std::string const& entry) {
-    if (s.combine == Monoid::sum) {
-      if (base::is_real(s.dtype))  // only the sum may be reordered, so that it runs in vectors
-        line("{\n" + std::string(at(2 * depth_ + 2), ' ') + "TN_REORDER " + std::format("{} += {};", holder, entry) + "\n" + std::string(at(2 * depth_), ' ') +
-             "}");
-      else
-        line(std::format("{0} = tn_add_i64({0}, {1});", holder, entry));
-    } else if (s.combine == Monoid::prod) {
-      line(base::is_real(s.dtype) ? std::format("{{ TN_REORDER {} *= {}; }}", holder, entry) : std::format("{0} = tn_mul_i64({0}, {1});", holder, entry));
+    if (s.combine == Monoid::sum || s.combine == Monoid::prod) {  // only the sum may be reordered, so that it runs in vectors
+      bool const sums = s.combine == Monoid::sum;
+      line(base::is_real(s.dtype) ? std::format("{{ TN_REORDER {} {}= {}; }}", holder, sums ? "+" : "*", entry)
+                                  : std::format("{0} = {2}({0}, {1});", holder, entry, sums ? "tn_add_i64" : "tn_mul_i64"));
     } else {
       line(std::format("{{ {3} t = {1}; {0} = t {2} {0} ? t : {0}; }}", holder, entry, s.combine == Monoid::max ? ">" : "<", combine_of(s).holder));
     }
@@ -255,7 +206,7 @@ class Printer {
     for (int const k : partials_) {
       auto const holder = combine_of(step(k)).holder;
       line(std::format("{0} *x{1} = ({0} *)({2});", holder, k, where));
-      where += std::format(" + ({} * 8 + 63) / 64 * 64", partial_per_column(kernel_, k) ? product(outer_, axes()) : "1");
+      where += std::format(" + ({} * 8 + 63) / 64 * 64", partial_count(k));
     }
   }
   // Opens the loops over the inner axes; returns how many.
@@ -266,6 +217,15 @@ class Printer {
       open(std::format("for (tn_i64 i{0} = {1}; i{0} < {2}; ++i{0}) {{", a, part ? "from" : "0", part ? "to" : dim(kernel_.axes[at(a)].size)));
     }
     return axes() - outer_;
+  }
+
+  // The indices of the first `count` axes, of which `item` is the place.
+  void indices(int count) {
+    if (count > 1) line("tn_i64 rest = item;");
+    for (int a = count; a-- > 0;)
+      line(a           ? std::format("const tn_i64 i{0} = rest % {1}; rest /= {1};", a, dim(kernel_.axes[at(a)].size))
+           : count > 1 ? "const tn_i64 i0 = rest;"
+                       : "const tn_i64 i0 = item;");
   }
 
   void main();
@@ -281,9 +241,7 @@ void Printer::need(int k, int number, std::vector<char>& wanted) const {
   if (wanted[at(k)] || !inner(k) || step(k).kind == Step::Kind::number) return;
   wanted[at(k)] = 1;
   if (step(k).keep && step(k).pass < number) return;
-  for (auto const in : step(k).in) need(in, number, wanted);
-  for (int const in : {step(k).access.index, step(k).access.guard})
-    if (in >= 0) need(in, number, wanted);
+  each_read(k, [&](int in) { need(in, number, wanted); });
 }
 
 void Printer::pass(int number) {
@@ -312,9 +270,7 @@ void Printer::pass(int number) {
     if (wanted[at(k)] && step(k).kind == Step::Kind::load && !(step(k).keep && step(k).pass < number))
       base_pointer(step(k).access, std::format("p{}", k), true);
   for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
-    auto const& st = kernel_.stores[s];
-    bool const per_column = std::ranges::any_of(std::span(st.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; });
-    if ((inner(st.step) || per_column) && !post_[at(st.step)] && step(st.step).pass == number) base_pointer(st.to, std::format("o{}", s), false);
+    if (auto const& st = kernel_.stores[s]; stored_in(st, number)) base_pointer(st.to, std::format("o{}", s), false);
   }
   int const opened = loops(kernel_.schedule.form == Form::split || kernel_.schedule.form == Form::pointwise, true);
   for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
@@ -331,9 +287,7 @@ void Printer::pass(int number) {
     }
   }
   for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
-    auto const& st = kernel_.stores[s];
-    bool const per_column = std::ranges::any_of(std::span(st.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; });
-    if ((inner(st.step) || per_column) && !post_[at(st.step)] && step(st.step).pass == number) store(st, std::format("o{}", s));
+    if (auto const& st = kernel_.stores[s]; stored_in(st, number)) store(st, std::format("o{}", s));
   }
   for (int k = 0; k < opened + 1; ++k) close();
   for (int k : partials_)
@@ -365,8 +319,7 @@ void Printer::row_stage(int number) {
   }
   for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
     auto const& st = kernel_.stores[s];
-    bool const per_column = std::ranges::any_of(std::span(st.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; });
-    if (post_[at(st.step)] || inner(st.step) || per_column || step(st.step).pass != number) continue;
+    if (post_[at(st.step)] || per_column(st) || step(st.step).pass != number) continue;
     base_pointer(st.to, std::format("o{}", s), false);
     store(st, std::format("o{}", s));
   }
@@ -378,23 +331,10 @@ void Printer::main() {
   parameters(true);
   if (!partials_.empty()) {
     partial_pointers("part");
-    for (int const k : partials_) {
-      auto const start = combine_of(step(k)).start;
-      if (partial_per_column(kernel_, k))
-        line(std::format("for (tn_i64 c = 0; c < {}; ++c) x{}[c] = {};", product(outer_, axes()), k, start));
-      else
-        line(std::format("*x{} = {};", k, start));
-    }
+    for (int const k : partials_) line(std::format("for (tn_i64 c = 0; c < {}; ++c) x{}[c] = {};", partial_count(k), k, combine_of(step(k)).start));
   }
   open("for (tn_i64 item = lo; item < hi; ++item) {");
-  if (outer_ == 1) line("const tn_i64 i0 = item;");
-  if (outer_ > 1) {
-    line("tn_i64 rest = item;");
-    for (int a = outer_; a-- > 0;) {
-      auto const size = dim(kernel_.axes[at(a)].size);
-      line(a ? std::format("const tn_i64 i{0} = rest % {1}; rest /= {1};", a, size) : "const tn_i64 i0 = rest;");
-    }
-  }
+  indices(outer_);
   int const last = passes(kernel_);
   for (int number = 0; number <= last; ++number) row_stage(number), pass(number);
   close();
@@ -409,8 +349,7 @@ void Printer::finish() {
   std::string where = "part + g * stride";
   for (int const k : partials_) {
     auto const& s = step(k);
-    bool const columns = partial_per_column(kernel_, k);
-    auto const count = columns ? product(outer_, axes()) : std::string("1");
+    auto const count = partial_count(k);
     line(std::format("const {0} *y{1} = (const {0} *)({2});", combine_of(s).holder, k, where));
     where += std::format(" + ({} * 8 + 63) / 64 * 64", count);
     auto const holder = std::format("x{}[c]", k), more = std::format("y{}[c]", k);
@@ -423,21 +362,9 @@ void Printer::finish() {
   // The batch index, or the row of a split.
   int const shared = kernel_.schedule.form == Form::split ? outer_ : static_cast<int>(std::ranges::count(kernel_.axes, Role::batch, &Axis::role));
   for (int a = shared; a < outer_; ++a) line(std::format("const tn_i64 i{} = 0;", a));
-  if (shared > 0) line("tn_i64 rest = item;");
-  for (int a = shared; a-- > 0;) {
-    auto const size = dim(kernel_.axes[at(a)].size);
-    line(a ? std::format("const tn_i64 i{0} = rest % {1}; rest /= {1};", a, size) : "const tn_i64 i0 = rest;");
-  }
+  indices(shared);
   for (int const level : {0, 1}) {  // once, then a column each
     std::vector<char> wanted(kernel_.steps.size(), 0);
-    auto const mark = [&](auto&& self, int k) -> void {
-      if (wanted[at(k)] || inner(k) != (level == 1)) return;
-      wanted[at(k)] = 1;
-      if (is_partial(k)) return;
-      for (auto const in : step(k).in) self(self, in);
-      for (int const in : {step(k).access.index, step(k).access.guard})
-        if (in >= 0) self(self, in);
-    };
     bool any = false;
     for (auto const& st : kernel_.stores)
       if (post_[at(st.step)]) {
@@ -447,11 +374,8 @@ void Printer::finish() {
           int const k = todo.back();
           todo.pop_back();
           if (!seen.insert(k).second) continue;
-          if (inner(k) == (level == 1)) mark(mark, k);
-          if (is_partial(k)) continue;
-          for (auto const in : step(k).in) todo.push_back(in);
-          for (int const in : {step(k).access.index, step(k).access.guard})
-            if (in >= 0) todo.push_back(in);
+          wanted[at(k)] = inner(k) == (level == 1);
+          if (!is_partial(k)) each_read(k, [&](int in) { todo.push_back(in); });
         }
         any |= inner(st.step) == (level == 1);
       }
@@ -475,21 +399,6 @@ void Printer::finish() {
   close();
 }
 }  // namespace
-
-int outer_axes(Kernel const& kernel) {
-  return static_cast<int>(std::ranges::count_if(kernel.axes, [](Axis const& axis) { return axis.role != Role::column; }));
-}
-std::vector<int> partial_steps(Kernel const& kernel) {
-  std::vector<int> list;
-  for (int k = 0; std::cmp_less(k, kernel.steps.size()); ++k) {
-    auto const& step = kernel.steps[at(k)];
-    if (step.kind == Step::Kind::reduce && ((step.over & over_rows) || kernel.schedule.form == Form::split)) list.push_back(k);
-  }
-  return list;
-}
-bool has_partials(Kernel const& kernel) { return !partial_steps(kernel).empty(); }
-bool partial_per_column(Kernel const& kernel, int step) { return (kernel.steps[at(step)].level & over_columns) != 0; }
-int kept_bytes(Step const& step) { return step.dtype == DType::f64 || step.dtype == DType::i64 ? 8 : 4; }
 
 std::string c_text(Kernel const& kernel) { return Printer(kernel).text(); }
 
