@@ -269,8 +269,6 @@ constexpr std::string_view table[] = {
     "mse_loss(f64[2, 3], f64[2, 3])",
     "mse_loss(f64[2, 3], f64[2, 3], reduction=none)",
     "scaled_dot_product_attention(f64[2, 3, 4], f64[2, 5, 4], f64[2, 5, 2], none)",
-    "scaled_dot_product_attention_grad(f64[2, 3, 2], f64[2, 3, 4], f64[2, 5, 4], f64[2, 5, 2])",
-    "scaled_dot_product_attention_grad(f64[1, 2, 3, 4], f64[1, 2, 3, 4], f64[1, 2, 3, 4], f64[1, 2, 3, 4], is_causal=true, scale=0.7)",
     "scaled_dot_product_attention(f64[1, 2, 3, 4], f64[1, 2, 3, 4], f64[1, 2, 3, 4], none, is_causal=true)",
     "scaled_dot_product_attention(f64[2, 2, 3, 4], f64[2, 2, 5, 4], f64[2, 2, 5, 2], f64[3, 5], scale=0.7)",
     "scaled_dot_product_attention(f64[2, 3, 4], f64[2, 5, 4], f64[2, 5, 2], bool[2, 1, 5])",

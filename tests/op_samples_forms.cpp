@@ -85,6 +85,8 @@ constexpr std::string_view table[] = {
     "swapaxes(f64[2, 3, 4], axis0=0, axis1=-1)",
     "swapdims(f64[2, 3], dim0=0, dim1=1)",
     "moveaxis(f64[2, 3, 4], source=[0], destination=[2])",
+    "scaled_dot_product_attention_grad(f64[2, 3, 2], f64[2, 3, 4], f64[2, 5, 4], f64[2, 5, 2])",
+    "scaled_dot_product_attention_grad(f64[1, 2, 3, 4], f64[1, 2, 3, 4], f64[1, 2, 3, 4], f64[1, 2, 3, 4], is_causal=true, scale=0.7)",
 };
 
 // Calls whose results' sizes depend on elements.
