@@ -28,8 +28,8 @@ struct Special {
 ir::Meta const& meta_of(ir::Graph const& graph, ir::Input const& input) { return *graph.values[static_cast<std::size_t>(input.value)].meta; }
 bool always(ir::Graph const&, Node const&) { return true; }
 bool one_index_a_row(ir::Graph const& graph, Node const& node) {  // scatter_add of one place along dim: a comparison does it
-  if (node.inputs[2].value < 0 || node.inputs[3].value < 0) return false;
-  auto const &x = meta_of(graph, node.inputs[0]), &index = meta_of(graph, node.inputs[2]), &source = meta_of(graph, node.inputs[3]);
+  if (node.inputs[1].value < 0 || node.inputs[2].value < 0) return false;
+  auto const &x = meta_of(graph, node.inputs[0]), &index = meta_of(graph, node.inputs[1]), &source = meta_of(graph, node.inputs[2]);
   if (x.rank() == 0 || x.rank() != index.rank() || source.rank() != index.rank() || !base::is_real(x.dtype)) return false;
   auto const dim = static_cast<std::size_t>(base::wrap_dim("scatter_add", value_of(node.attrs.ints[0]), x.rank()));
   for (std::size_t d = 0; d < x.sizes.size(); ++d)

@@ -112,7 +112,7 @@ int Builder::count_up(Node const& node, Link const* chain) {
 // x at the place that an index names along one dim.
 int Builder::gathered(Node const& node, Link const* chain) {
   bool const table = node.op == &ops::embedding;
-  int const x = node.inputs[0].value, index = node.inputs[table ? 1 : 2].value;
+  int const x = node.inputs[0].value, index = node.inputs[1].value;
   if (index < 0 || inside(analysis_.places[at(x)].root)) return refuse(Refusal::order);
   auto const &from = meta(x), &result = meta(node.first);
   auto const& place = analysis_.places[at(x)];
@@ -192,8 +192,8 @@ int Builder::triangle(Node const& node, Link const* chain) {
 int Builder::scatter(Node const& node, Link const* chain) {
   auto const& result = meta(node.first);
   auto const dim = at(base::wrap_dim("scatter_add", node.attrs.ints[0].value, result.rank()));
-  int const x = operand(node.inputs[0], result.sizes, chain), index = operand(node.inputs[2], result.sizes, chain),
-            source = operand(node.inputs[3], result.sizes, chain);
+  int const x = operand(node.inputs[0], result.sizes, chain), index = operand(node.inputs[1], result.sizes, chain),
+            source = operand(node.inputs[2], result.sizes, chain);
   int const c = coordinate(result.sizes, dim, chain);
   if (x < 0 || index < 0 || source < 0 || c < 0) return -1;
   int const there = call(ops::eq, DType::boolean, {index, c});
