@@ -36,7 +36,6 @@ constexpr Words words[] = {
     {Refusal::order, "one needs the whole result of a reduction of the other at every point"},
     {Refusal::size, "the kernel would hold too many steps or buffers"},
     {Refusal::parallel, "the few long rows of the reduction could no longer be cut for several threads"},
-    {Refusal::memory, "fused, more memory would be held at the peak"},
 };
 
 struct Grouper {
@@ -49,8 +48,8 @@ struct Grouper {
     int lowest = 0, highest = 0;
   };
   std::vector<Set> sets{};
-  std::vector<int> set_of{};   // per node: its loop set or call; -1 for views and inlined nodes
-  std::vector<char> member{};  // scratch of attempts
+  std::vector<int> set_of{};                                               // per node: its loop set or call; -1 for views and inlined nodes
+  std::vector<char> member = std::vector<char>(to.graph.nodes.size(), 0);  // scratch of attempts
   std::vector<int> stamp{};
   int stamps = 0;
 
@@ -143,8 +142,13 @@ struct Grouper {
     return list;
   }
 
+  // A node that no loop nest computes by itself is a call.
+  void settle_ways() {
+    for (int n = 0; std::cmp_less(n, graph().nodes.size()); ++n)
+      if (is_loop(n) && fits({n}) != Refusal::none) to.ways[at(n)] = Way::call;
+  }
   void start() {
-    set_of.assign(graph().nodes.size(), -1), member.assign(graph().nodes.size(), 0);
+    set_of.assign(graph().nodes.size(), -1);
     sets.clear();
     for (int n = 0; std::cmp_less(n, graph().nodes.size()); ++n)
       if (needs_set(n)) set_of[at(n)] = static_cast<int>(sets.size()), sets.push_back({{n}, n, n});
@@ -197,6 +201,17 @@ struct Grouper {
       }
   }
 };
+GroupKernel kernel_of(Grouping const& grouping, Analysis const& analysis, Group const& group, std::vector<char>& member) {
+  for (int const n : group.nodes) member[at(n)] = 1;
+  auto built = build(analysis, group.nodes, member, true);
+  for (int const n : group.nodes) member[at(n)] = 0;
+  ensure(built.refusal == Refusal::none, std::format("a group can't be built: {}", text_of(built.refusal)));
+  for (int const n : group.nodes) {
+    auto const& node = grouping.graph.nodes[at(n)];
+    built.kernel.origin.push_back(std::format("%{} = {}{}", node.first, node.op->name, node.at.line ? "  " + base::short_place(node.at) : ""));
+  }
+  return {std::move(built.kernel), std::move(built.buffers)};
+}
 }  // namespace
 
 std::string_view text_of(Refusal refusal) {
@@ -211,6 +226,7 @@ Grouping group(ir::Graph graph, GroupOptions const& options) {
   done.places = places_of(done.graph);
   done.ways = ways_of(done.graph, done.places);
   Grouper grouper{done, options, analyse(done.graph, done.places, done.ways)};
+  grouper.settle_ways();
   for (bool const exact : {false, true}) {
     grouper.exact = exact;
     grouper.start();
@@ -253,19 +269,13 @@ Refusal why_not_fused(Grouping const& grouping, int a, int b) {
   return grouper.refusal(grouper.set_of[at(a)], grouper.set_of[at(b)]);
 }
 
-Kernel kernel_of(Grouping& grouping, Group const& group, std::vector<int>& roots) {
+std::vector<GroupKernel> kernels_of(Grouping& grouping) {
   ir::Symbols::Scope const scope(&grouping.graph.symbols);
   auto const analysis = analyse(grouping.graph, grouping.places, grouping.ways);
   std::vector<char> member(grouping.graph.nodes.size(), 0);
-  for (int const n : group.nodes) member[at(n)] = 1;
-  auto built = build(analysis, group.nodes, member, true);
-  ensure(built.refusal == Refusal::none, std::format("a group can't be built: {}", text_of(built.refusal)));
-  roots = std::move(built.buffers);
-  for (int const n : group.nodes) {
-    auto const& node = grouping.graph.nodes[at(n)];
-    built.kernel.origin.push_back(std::format("%{} = {}{}", node.first, node.op->name, node.at.line ? "  " + base::short_place(node.at) : ""));
-  }
-  return std::move(built.kernel);
+  std::vector<GroupKernel> made;
+  for (auto const& group : grouping.groups) made.push_back(group.call ? GroupKernel{} : kernel_of(grouping, analysis, group, member));
+  return made;
 }
 
 std::string to_string(Grouping const& grouping) {

@@ -84,10 +84,8 @@ DType compute_type(Kernel const& kernel, Step const& step) {
 }
 
 std::string to_string(Kernel const& kernel, ir::Symbols const* symbols) {
-  constexpr std::string_view forms[] = {"pointwise", "row", "online", "split"}, roles[] = {"batch", "row", "column"};
+  constexpr std::string_view forms[] = {"pointwise", "row", "split"}, roles[] = {"batch", "row", "column"};
   std::string text = std::format("kernel {} {}", kernel.name, forms[static_cast<std::size_t>(kernel.schedule.form)]);
-  if (kernel.schedule.rows_at_once > 1) text += std::format(" rows_at_once={}", kernel.schedule.rows_at_once);
-  if (kernel.schedule.stream) text += " stream";
   text += " (";
   for (std::size_t a = 0; a < kernel.axes.size(); ++a)
     text += std::format("{}i{} < {} {}", a ? ", " : "", a, size_text(kernel.axes[a].size, symbols), roles[static_cast<std::size_t>(kernel.axes[a].role)]);

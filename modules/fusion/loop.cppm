@@ -63,14 +63,10 @@ struct Argument {
 enum class Form : std::uint8_t {
   pointwise,  ///< no reductions: any split
   row,        ///< rows on threads, a row's passes one after another; sums over rows as partial results of chunks of rows, then finished in order
-  online,     ///< as `row`, but a maximum and the sum of exponentials below it are kept up in one pass
   split,      ///< few rows: the columns are cut in chunks with partial results, then finished in order
 };
 struct Schedule {
   Form form = Form::pointwise;
-  int rows_at_once = 1;  ///< rows whose last pass runs together, so that sums over rows are loaded and stored less often
-  bool stream = false;   ///< large results are written past the caches
-  int unroll = 1;
 };
 
 /// One loop nest over a space: what device-neutral fusion makes and printers for C, CUDA and the interpreter read.

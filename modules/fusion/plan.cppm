@@ -29,7 +29,6 @@ enum class Refusal : std::uint8_t {
   order,      ///< a reduction's result would be needed before all of it is there
   size,       ///< the kernel would hold too many steps or buffers
   parallel,   ///< the rows are too few to share among threads with the rest
-  memory,     ///< more would be held at the peak
 };
 /// One line that says it.
 std::string_view text_of(Refusal refusal);
@@ -63,8 +62,13 @@ ir::Graph primitive(ir::Graph const& graph);
 Grouping group(ir::Graph graph, GroupOptions const& options = {});
 /// The first reason why nodes `a` and `b` do not share a kernel.
 Refusal why_not_fused(Grouping const& grouping, int a, int b);
-/// The kernel of a group that is no call; `roots` gets the value behind each of its buffers. New expressions of sizes go into the graph's symbols.
-Kernel kernel_of(Grouping& grouping, Group const& group, std::vector<int>& roots);
+/// A group's kernel, and the value behind each of its buffers.
+struct GroupKernel {
+  Kernel kernel{};
+  std::vector<int> roots{};
+};
+/// The kernels of all groups, empty ones for calls. New expressions of sizes go into the graph's symbols.
+std::vector<GroupKernel> kernels_of(Grouping& grouping);
 /// Chooses form and knobs by the sizes of this run, and lists the kernel's parameters.
 void schedule(Kernel& kernel);
 /// Groups, their nodes, kernels and bytes.

@@ -63,19 +63,17 @@ class Printer {
 
   std::string dim(Dim d) const {
     if (d.node < 0) return std::to_string(d.value);
-    for (std::size_t k = 0; k < kernel_.parameters.size(); ++k)
-      if (kernel_.parameters[k] == d) return std::format("n{}", k);
-    base::ensure(false, "a size is no parameter");
-    return "";
+    auto const found = std::ranges::find(kernel_.parameters, d);
+    base::ensure(found != kernel_.parameters.end(), "a size is no parameter");
+    return std::format("n{}", found - kernel_.parameters.begin());
   }
   std::string number(ir::Scalar const& s, DType compute) const {
     if (s.node < 0) return number_text(s, compute);
     auto const type = std::string(spelling(compute).value);
     if (s.kind == ir::ScalarKind::whole) return "(" + type + ")" + dim(Dim(s.whole, s.node, s.owner));
-    for (std::size_t k = 0; k < kernel_.real_parameters.size(); ++k)
-      if (kernel_.real_parameters[k].node == s.node) return std::format("({})q{}", type, k);
-    base::ensure(false, "a number is no parameter");
-    return "";
+    auto const found = std::ranges::find(kernel_.real_parameters, s.node, &ir::Scalar::node);
+    base::ensure(found != kernel_.real_parameters.end(), "a number is no parameter");
+    return std::format("({})q{}", type, found - kernel_.real_parameters.begin());
   }
   std::string product(int first, int last) const {
     std::string text;
@@ -106,8 +104,7 @@ class Printer {
   std::string element(Access const& access, std::string const& name) const {
     std::string where = offset(access, outer_, axes(), false);
     if (access.index >= 0) {
-      auto const size = dim(access.index_size);
-      where += std::format(" + (v{0} < 0 ? v{0} + {1} : v{0}) * {2}", access.index, size, dim(access.index_stride));
+      where += std::format(" + ({0} < 0 ? {0} + {1} : {0}) * {2}", value(access.index, DType::i64), dim(access.index_size), dim(access.index_stride));
     }
     return std::format("{}[{}]", name, where);
   }
@@ -257,9 +254,7 @@ void Printer::pass(int number) {
     if (step(k).keep && step(k).pass == number) need(k, number, wanted), any = true;
   }
   for (auto const& s : kernel_.stores)
-    if (inner(s.step) || (s.to.strides.size() > at(outer_) &&
-                          std::ranges::any_of(std::span(s.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; })))
-      if (!post_[at(s.step)] && step(s.step).pass == number) need(s.step, number, wanted), any = true;
+    if (stored_in(s, number)) need(s.step, number, wanted), any = true;
   if (!any) return;
   for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
     if (is_here(k) && (step(k).over & over_columns) && !(is_partial(k) && partial_per_column(kernel_, k)))

@@ -35,6 +35,7 @@ struct Planner {
     return found->second;
   }
   void launches() {
+    auto made = kernels_of(to.grouping);
     for (std::size_t g = 0; g < to.grouping.groups.size(); ++g) {
       auto const& group = to.grouping.groups[g];
       Launch launch{.group = static_cast<int>(g)};
@@ -42,7 +43,8 @@ struct Planner {
         launch.node = group.nodes[0];
         if (graph.nodes[at(launch.node)].op == &ops::constant) continue;  // computed once
       } else {
-        auto kernel = kernel_of(to.grouping, group, launch.roots);
+        auto& kernel = made[g].kernel;
+        launch.roots = std::move(made[g].roots);
         schedule(kernel);
         verify(kernel);
         launch.kernel = static_cast<int>(kernels_.size());  // until equal ones are joined

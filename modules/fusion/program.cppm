@@ -11,16 +11,11 @@ export namespace tenon::fusion {
 /// Runs a lowered graph: inputs as the graph's, outputs row-major or views of what `storage` holds (null: of an input). What tracer calls a Runner.
 using Runner = std::function<ir::Evaluated(std::span<ir::Strided const> inputs, ir::Bindings const& bindings)>;
 
-/// How much a graph is prepared: `normal`; `reduce_overhead`, where a call is a list of prepared launches; `max_autotune`, where candidates are timed.
-enum class Effort : std::uint8_t { normal, reduce_overhead, max_autotune };
-
 /// How a graph is lowered.
 struct LowerOptions {
-  Effort effort = Effort::normal;
   GroupOptions group{};
-  bool interpret = false;     ///< kernels by the interpreter, as where there is no compiler
-  bool in_place = true;       ///< outputs that are written back to inputs may be computed there
-  double tuning_seconds = 1;  ///< what max_autotune may spend
+  bool interpret = false;  ///< kernels by the interpreter, as where there is no compiler
+  bool in_place = true;    ///< outputs that are written back to inputs may be computed there
 };
 
 /// One launch: a kernel on buffers, or a library's call of one node; the kernel behind a matmul may run on its rows as they are done.
@@ -60,14 +55,6 @@ Runner runner(Program program);
 /// plan and runner in one.
 Runner lower(ir::Graph const& graph, LowerOptions const& options = {});
 
-/// What a program costs: launches by kind, bytes that kernels read and write, the memory plan.
-struct ProgramReport {
-  int kernels = 0, calls = 0, unique_kernels = 0;
-  double kernel_bytes = 0, saved_bytes = 0;
-  std::int64_t arena_bytes = 0, bound_bytes = 0;
-  std::string memory{};  ///< who holds what at the peak
-};
-ProgramReport report(Program const& program);
 /// Launches, kernels, homes: the plan as text.
 std::string to_string(Program const& program);
 

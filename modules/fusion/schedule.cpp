@@ -3,6 +3,7 @@ module tenon.fusion;
 import std;
 import tenon.base;
 import tenon.ir;
+import :print_c;
 
 namespace tenon::fusion {
 using ir::Dim;
@@ -43,7 +44,7 @@ void keep(Kernel& kernel) {
     price[k] = step.op->cost;
     for (auto const in : step.in)
       if (steps[at(in)].level & over_columns && !steps[at(in)].keep) price[k] += price[at(in)];
-    std::int64_t const size = columns * (step.dtype == base::DType::f64 || step.dtype == base::DType::i64 ? 8 : 4);
+    std::int64_t const size = columns * kept_bytes(step);
     if (last[k] > step.pass && price[k] > cheap && bytes + size <= most_kept) step.keep = true, bytes += size;
   }
 }
@@ -82,7 +83,6 @@ void schedule(Kernel& kernel) {
   auto& form = kernel.schedule.form;
   form = along || across ? Form::row : Form::pointwise;
   if (along && !across && passes(kernel) == 1 && rows < split_rows && columns >= split_columns) form = Form::split;
-  kernel.schedule.rows_at_once = 1;
   keep(kernel);
   collect(kernel);
 }

@@ -30,13 +30,11 @@ class Parser {
         graph_.outputs.push_back(known_value());
       while (accept(","));
     if (accept("into")) do {
-        auto const start = at_;
-        auto const place = std::ranges::find(graph_.inputs, known_value());
-        if (place == graph_.inputs.end()) at_ = start, refuse("only an input is written back to");
-        graph_.mutated.push_back(static_cast<int>(place - graph_.inputs.begin()));
+        auto const place = std::ranges::find(graph_.inputs, known_value()) - graph_.inputs.begin();
+        if (std::cmp_equal(place, graph_.inputs.size()) || graph_.mutated.size() == graph_.outputs.size())
+          refuse("only inputs are written back to, one an output");
+        graph_.mutated.push_back(static_cast<int>(place));
       } while (accept(","));
-    if (graph_.mutated.size() > graph_.outputs.size())
-      refuse(std::format("{} inputs are written back from {} outputs", graph_.mutated.size(), graph_.outputs.size()));
     expect("}");
     skip_spaces();
     if (at_ != text_.size()) refuse("expected the end");
@@ -121,8 +119,6 @@ class Parser {
       c == '"' ? void(quoted()) : void(++at_);
     }
   }
-
-  // value ids
   int value_id() {
     expect("%");
     auto const id = integer();

@@ -141,12 +141,11 @@ template <class F>
 Var in_wide(Var x, F body) {
   return cast(body(widened(x)), base::is_real(x.meta().dtype) ? x.meta().dtype : base::DType::f32);
 }
-/// Operands as tensors: a number as 0-d; all at least f32, and `settle` rounds a body's result to the floating type that its operands promote to.
+/// Operands as tensors; all at least f32; `settle` rounds a result to the operands' type; `differentiate_body` fills grads by the body, whatever the row's
+/// rule.
 Var tensor_of(Body const& body, int k);
 std::vector<Var> wide_operands(Body const& body);
-void settle(Body& body, Var result);
-/// Fills vjp.grads by walking back the op's decomposition, whatever rule its row has.
-void differentiate_body(OpDef const& op, Vjp& vjp);
+void settle(Body& body, Var result), differentiate_body(OpDef const& op, Vjp& vjp);
 /// Attributes of amax and of sum, mean, prod (which end in a dtype); of ops with one dim.
 Attrs over(std::span<Dim const> dims, bool keep), summed(std::span<Dim const> dims, bool keep), at_dim(std::int64_t dim);
 }  // namespace tenon::ir
