@@ -79,6 +79,10 @@ int Builder::add(Step step) {
     step.level &= static_cast<Roles>(~step.over);
     step.pass += step.over & over_columns ? 1 : 0;
   }
+  auto const known_late = [&](int in) { return in >= 0 && after_[at(in)]; };
+  bool const late = std::ranges::any_of(step.in, known_late) || known_late(step.access.index) || known_late(step.access.guard);
+  if (late && (step.kind == Step::Kind::reduce || (step.level & over_rows))) return refuse(Refusal::order);
+  after_.push_back(late || (step.kind == Step::Kind::reduce && (step.over & over_rows)));
   kernel_.steps.push_back(std::move(step));
   return static_cast<int>(kernel_.steps.size()) - 1;
 }
@@ -192,7 +196,7 @@ void Builder::output(int value) {
     if (store(value, roles)) return;
     auto const why = std::exchange(refusal_, Refusal::none);
     if (why == Refusal::size || roles == over_batch) return void(refuse(why));
-    kernel_.steps.resize(steps);
+    kernel_.steps.resize(steps), after_.resize(steps);
     std::erase_if(memo_, [&](auto const& entry) { return entry.second < 0 || std::cmp_greater_equal(entry.second, steps); });
     last_ = why;
   }

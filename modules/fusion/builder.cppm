@@ -106,6 +106,7 @@ class Builder {
   std::vector<char> const& member_;
   Kernel kernel_;
   Refusal refusal_ = Refusal::none, last_ = Refusal::none;
+  std::vector<char> after_;  // per step: it reads a sum over rows, which is known behind the last row
   std::vector<int> roots_;
   std::unordered_map<int, int> buffer_of_;
   Dims sizes_, plain_;

@@ -117,8 +117,12 @@ struct Planner {
     auto const& kernel = kernels_[at(launch.kernel)];
     auto const write = only_access(launch, fresh, true);
     if (!write) return false;
-    for (auto const& store : kernel.stores)  // a sum over rows is written when all of them were read
-      if (launch.roots[at(store.to.buffer)] == fresh && !(kernel.steps[at(store.step)].level == over_all_of(kernel))) return false;
+    int const last_pass = passes(kernel) - 1;  // an earlier one would take from a later one what it reads again
+    for (auto const& store : kernel.stores) {
+      if (launch.roots[at(store.to.buffer)] != fresh) continue;
+      auto const& step = kernel.steps[at(store.step)];
+      if (step.level != over_all_of(kernel) || step.pass != last_pass) return false;
+    }
     bool const reads = std::ranges::find(launch.roots, old) != launch.roots.end();
     if (!reads) return to.last[at(old)] < l;
     auto const read = only_access(launch, old, false);
