@@ -98,11 +98,17 @@ void max_pool(Raising& r) {
   Term const best = folded(word, parts, taps, least(x.dtype(), true));
   Sizes kept = best.sizes();
   kept.resize(parts.rank(), 1);
-  Term found = compare("EQ", parts, broadcast(reshaped(best, kept), parts.sizes()));
-  if (base::is_real(x.dtype())) found = found | compare("NE", parts, parts);
-  if (framed) found = found & broadcast(inside, parts.sizes());
-  I const none = std::numeric_limits<I>::max();
-  r.out = {best, folded("minimum", choose(found, broadcast(places, parts.sizes()), none), taps, none)};  // places rise with the taps: the first of equal ones
+  auto const where = [&](Term found, std::string_view word, I none) {
+    if (framed) found = found & broadcast(inside, parts.sizes());
+    return folded(word, choose(found, broadcast(places, parts.sizes()), none), taps, none);
+  };
+  Term place =
+      where(compare("EQ", parts, broadcast(reshaped(best, kept), parts.sizes())), "minimum", std::numeric_limits<I>::max());  // the first of equal ones
+  if (base::is_real(x.dtype())) {  // but the last NaN, as the row says
+    Term const last = where(compare("NE", parts, parts), "maximum", -1);
+    place = choose(compare("GE", last, 0), last, place);
+  }
+  r.out = {best, place};
 }
 }  // namespace
 
