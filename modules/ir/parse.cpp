@@ -4,7 +4,6 @@ import std;
 import tenon.base;
 
 namespace tenon::ir {
-
 namespace {
 using Type = Parameter::Type;
 
@@ -31,8 +30,7 @@ class Parser {
       while (accept(","));
     if (accept("into")) do {
         auto const place = std::ranges::find(graph_.inputs, known_value()) - graph_.inputs.begin();
-        if (std::cmp_equal(place, graph_.inputs.size()) || graph_.mutated.size() == graph_.outputs.size())
-          refuse("only inputs are written back to, one an output");
+        if (std::cmp_equal(place, graph_.inputs.size()) || graph_.mutated.size() == graph_.outputs.size()) refuse("expected an input, one an output");
         graph_.mutated.push_back(static_cast<int>(place));
       } while (accept(","));
     expect("}");

@@ -141,8 +141,7 @@ template <class F>
 Var in_wide(Var x, F body) {
   return cast(body(widened(x)), base::is_real(x.meta().dtype) ? x.meta().dtype : base::DType::f32);
 }
-/// Operands as tensors; all at least f32; `settle` rounds a result to the operands' type; `differentiate_body` fills grads by the body, whatever the row's
-/// rule.
+/// Operands as tensors; all at least f32; `settle` rounds a result to their type; `differentiate_body` fills grads through the op's body.
 Var tensor_of(Body const& body, int k);
 std::vector<Var> wide_operands(Body const& body);
 void settle(Body& body, Var result), differentiate_body(OpDef const& op, Vjp& vjp);
