@@ -113,7 +113,9 @@ int Builder::count_up(Node const& node, Link const* chain) {
 int Builder::gathered(Node const& node, Link const* chain) {
   bool const table = node.op == &ops::embedding;
   int const x = node.inputs[0].value, index = node.inputs[1].value;
-  if (index < 0 || inside(analysis_.places[at(x)].root)) return refuse(Refusal::order);
+  int const table_root = analysis_.places[at(x)].root;
+  if (index < 0 || inside(table_root)) return refuse(Refusal::order);
+  if (maker(table_root) >= 0 && inlined(graph_.nodes[at(maker(table_root))])) return refuse(Refusal::index);  // it lies in no memory
   auto const &from = meta(x), &result = meta(node.first);
   auto const& place = analysis_.places[at(x)];
   auto const dim = table ? std::size_t{0} : at(base::wrap_dim(node.op->name, node.attrs.ints[0].value, from.rank()));

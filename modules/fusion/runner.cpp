@@ -126,7 +126,7 @@ struct Machine {
   Program program;
   device::Library library{};
   std::vector<Entry> entries{};
-  std::vector<std::vector<std::byte>> constants{};
+  std::vector<base::Ref<base::Buffer>> constants{};
   std::mutex mutex{};
   std::vector<std::shared_ptr<Sizes const>> known{};
   std::vector<std::unique_ptr<Frame>> idle{};
@@ -141,8 +141,8 @@ struct Machine {
       if (node.op != &ops::constant) continue;
       auto const& meta = *graph.values[at(node.first)].meta;
       auto const sizes = ir::values(meta.sizes);
-      auto& bytes = constants.emplace_back(at(static_cast<int>(base::numel(sizes) * base::bytes_of(meta.dtype))));
-      std::array out{ir::Strided{bytes.data(), meta.dtype, sizes, base::contiguous_strides(sizes)}};
+      constants.push_back(base::make_ref<base::Buffer>(base::numel(sizes) * base::bytes_of(meta.dtype)));
+      std::array out{ir::Strided{constants.back()->data(), meta.dtype, sizes, base::contiguous_strides(sizes)}};
       ir::evaluate(*node.op, {}, {}, node.attrs, out);
     }
     entries.resize(program.kernels.size());
@@ -189,7 +189,7 @@ struct Machine {
       if (program.homes[v].kind == Home::Kind::arena)
         found->bases[v] = found->arena->data() + sizes->offsets[v];
       else if (program.homes[v].kind == Home::Kind::constant)
-        found->bases[v] = constants[at(program.homes[v].number)].data();
+        found->bases[v] = constants[at(program.homes[v].number)]->data();
     return found;
   }
 
@@ -230,10 +230,13 @@ struct Machine {
     ir::Evaluated done;
     for (std::size_t k = 0; k < graph.outputs.size(); ++k) {
       int const root = program.grouping.places[at(graph.outputs[k])].root;
+      auto const home = program.homes[at(root)];
       auto value = now->sizes.outputs[k];
       value.data = bases[at(root)] + reinterpret_cast<std::intptr_t>(value.data);
       done.outputs.push_back(std::move(value));
-      done.storage.push_back(program.homes[at(root)].kind == Home::Kind::output ? fresh[at(program.homes[at(root)].number)] : nullptr);
+      done.storage.push_back(home.kind == Home::Kind::output     ? fresh[at(home.number)]
+                             : home.kind == Home::Kind::constant ? constants[at(home.number)]
+                                                                 : nullptr);
     }
     std::scoped_lock const lock(mutex);
     if (idle.size() < 4) idle.push_back(std::move(now));
