@@ -68,11 +68,17 @@ void run_kernel(Kernel const& kernel, Entry const& entry, Prepared& l) {
     entry.finish(l.buffers.data(), l.whole.data(), l.real.data(), batch, memory + batch * l.chunks * l.region, l.chunks, l.region);
 }
 
-void run_call(ir::OpDef const& op, Prepared& l) { library_call(op, l.in, l.scalars, l.attrs, l.out); }
+void run_call(ir::OpDef const& op, Prepared& l) {
+  if (!l.engine) return library_call(op, l.in, l.scalars, l.attrs, l.out);
+  auto product = gemm_of(l.in[0], l.in[1], l.out[0]);
+  product.engine = l.engine;
+  gemm(product);
+}
 
 // Blocks of rows that stay in a second level cache for what comes behind them.
 void run_matmul(Prepared& product, Entry const& behind, Prepared& launch) {
-  auto const call = gemm_of(product.in[0], product.in[1], product.out[0]);
+  auto call = gemm_of(product.in[0], product.in[1], product.out[0]);
+  call.engine = product.engine;
   auto tiling = fusion::tiling(call, device::threads(), Cut::whole_rows);
   tiling.rows = std::min<std::int64_t>(tiling.rows, 128);
   device::parallel(tiles(call, tiling), [&](std::int64_t k, int) {

@@ -5,6 +5,7 @@ import tenon.base;
 import tenon.ir;
 import tenon.device;
 import :loop;
+import :contraction;
 import :plan;
 import :program;
 
@@ -35,10 +36,11 @@ struct Prepared {
   std::vector<std::int64_t> in_offsets;
   std::vector<ir::Scalar> scalars;
   ir::Attrs attrs;
+  std::optional<Engine> engine{};  ///< of a matmul, where one was chosen
 };
 /// All sizes that one call's bindings decide.
 struct Sizes {
-  std::vector<std::int64_t> symbols;  ///< the whole symbols they stand for
+  std::vector<std::int64_t> key;      ///< values of `symbolic_sizes`
   std::vector<std::int64_t> bytes;    ///< per value, of roots
   std::vector<std::int64_t> offsets;  ///< per value, of arena roots
   std::int64_t arena = 0;
@@ -46,6 +48,10 @@ struct Sizes {
   std::vector<ir::Strided> outputs;
 };
 Sizes sizes_of(Program const& program, ir::Bindings const& bindings);
+/// The symbolic sizes, strides and offsets that decide them; what else is symbolic only stands in kernels' parameters and calls' numbers.
+std::vector<ir::Dim> symbolic_sizes(Program const& program);
+/// Puts numbers of these bindings in a launch that was prepared for the same sizes.
+void renumber(Program const& program, Launch const& launch, ir::Bindings const& bindings, Prepared& prepared);
 /// A kernel over all of its space, on threads where there is enough to do; rows of it on the calling thread; a call; all with pointers filled in.
 void run_kernel(Kernel const& kernel, Entry const& entry, Prepared& launch);
 void run_rows(Entry const& entry, Prepared& launch, Whole low, Whole high);
