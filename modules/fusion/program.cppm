@@ -20,8 +20,9 @@ using Choices = std::map<std::string, std::string>;
 /// How a graph is lowered.
 struct LowerOptions {
   GroupOptions group{};
-  bool interpret = false;  ///< kernels by the interpreter, as where there is no compiler
-  bool in_place = true;    ///< outputs that are written back to inputs may be computed there
+  bool interpret = false;        ///< kernels by the interpreter, as where there is no compiler
+  bool in_place = true;          ///< outputs that are written back to inputs may be computed there
+  std::int64_t grain = 1 << 13;  ///< elements that are worth a thread, or a partial result, of their own
   Mode mode = Mode::normal;
   double tune_seconds = 2;  ///< max_autotune: about how long candidates are timed
   Choices choices{};        ///< made by `tune`: applied in any mode, and then nothing is timed
@@ -30,10 +31,10 @@ struct LowerOptions {
 /// One launch: a kernel on buffers, or a library's call of one node; the kernel behind a matmul may run on its rows as they are done.
 struct Launch {
   int group = -1;
-  int kernel = -1;           ///< in Program::kernels; -1: a call
-  int node = -1;             ///< of a call
-  std::vector<int> roots{};  ///< of a kernel: the value behind each buffer
-  bool with_next = false;    ///< a matmul whose rows the next launch's kernel takes as they are done
+  int kernel = -1;                 ///< in Program::kernels; -1: a call
+  int node = -1;                   ///< of a call
+  std::vector<int> roots{};        ///< of a kernel: the value behind each buffer
+  bool with_next = false;          ///< a matmul whose rows the next launch's kernel takes as they are done
   std::optional<Engine> engine{};  ///< of a matmul, where one was chosen
 };
 

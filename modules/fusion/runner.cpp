@@ -137,7 +137,8 @@ void Executor::tie(Frame& frame) const {
     for (std::size_t b = 0; b < launch.roots.size(); ++b) add(Patch::Kind::buffer, b, launch.roots[b], 0);
     for (std::size_t k = 0; k < prepared.in.size(); ++k)
       if (prepared.in_roots[k] >= 0) add(Patch::Kind::in, k, prepared.in_roots[k], prepared.in_offsets[k]);
-    for (std::size_t k = 0; k < prepared.out.size(); ++k) add(Patch::Kind::out, k, program_.grouping.graph.nodes[at(launch.node)].first + static_cast<int>(k), 0);
+    for (std::size_t k = 0; k < prepared.out.size(); ++k)
+      add(Patch::Kind::out, k, program_.grouping.graph.nodes[at(launch.node)].first + static_cast<int>(k), 0);
   }
 }
 
@@ -170,8 +171,7 @@ void Executor::fill(Frame& frame, std::size_t l) const {
   if (prepared.buffers.size() > launch.roots.size()) prepared.buffers.back() = reinterpret_cast<char*>(&prepared.bad);
   for (std::size_t k = 0; k < prepared.in.size(); ++k)
     if (prepared.in_roots[k] >= 0 && bases[at(prepared.in_roots[k])]) prepared.in[k].data = bases[at(prepared.in_roots[k])] + prepared.in_offsets[k];
-  for (std::size_t k = 0; k < prepared.out.size(); ++k)
-    prepared.out[k].data = bases[at(program_.grouping.graph.nodes[at(launch.node)].first) + k];
+  for (std::size_t k = 0; k < prepared.out.size(); ++k) prepared.out[k].data = bases[at(program_.grouping.graph.nodes[at(launch.node)].first) + k];
 }
 
 std::size_t Executor::launch(Frame& frame, std::size_t l) const {

@@ -67,11 +67,12 @@ void prepare(Program const& program, Launch const& launch, Evaluator const& valu
   for (auto const& step : kernel.steps)
     if (step.keep) to.scratch += rounded(to.columns * kept_bytes(step));
   for (int const step : partial_steps(kernel)) to.region += rounded(8 * (partial_per_column(kernel, step) ? to.columns : 1));
+  Whole const grain = to.grain = std::max<Whole>(program.options.grain, 1);
   if (to.region == 0) return;
   bool const split = kernel.schedule.form == Form::split;  // chunks depend on sizes alone, so that sums do not depend on threads
   if (split) to.batches = to.items;
-  to.chunks = split ? std::clamp<Whole>(to.columns / 8192, 1, std::min<Whole>(64, std::max<Whole>(to.first_columns, 1)))
-                    : std::clamp<Whole>(to.rows * to.columns / 32768, 1, std::clamp<Whole>(to.rows / 4, 1, 16));
+  to.chunks = split ? std::clamp<Whole>(to.columns / grain, 1, std::min<Whole>(64, std::max<Whole>(to.first_columns, 1)))
+                    : std::clamp<Whole>(to.rows * to.columns / (4 * grain), 1, std::clamp<Whole>(to.rows / 4, 1, 16));
 }
 }  // namespace
 

@@ -34,7 +34,9 @@ class Timed {
     for (std::size_t l = 0; l < program().launches.size();) l += executor_.launch(*frame_, l);
   }
   // The least of a few runs.
-  double whole() { return least([&] { run(); }); }
+  double whole() {
+    return least([&] { run(); });
+  }
   // Of launches [first, last), a launch's time with the kernel that runs on its rows. Launches of one kernel with equal sizes are timed once.
   double launches(std::size_t first, std::size_t last) {
     std::string name;
