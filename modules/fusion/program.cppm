@@ -5,6 +5,7 @@ import tenon.ir;
 import tenon.device;
 import :loop;
 import :plan;
+import :key;
 
 export namespace tenon::fusion {
 
@@ -46,9 +47,13 @@ struct Program {
   std::vector<int> first, last;            ///< per root value: the launch that writes it and the last that reads it
   std::string source;                      ///< the generated C
   double group_seconds = 0, compile_seconds = 0;
+  Key key{};                                   ///< of graph, options, machine and build; the entry of its object adds the source
+  std::map<std::string, std::string> facts{};  ///< stored with that entry
 };
 
-/// Lowers a graph; nothing is compiled yet.
+/// What tells the lowering of a graph from others, before it is planned: a caller may keep facts of its own under it (find_entry, store_entry).
+Key key_of(ir::Graph const& graph, LowerOptions const& options);
+/// Lowers a graph, its nodes in canonical order; nothing is compiled yet.
 Program plan(ir::Graph const& graph, LowerOptions const& options = {});
 /// Something that runs a program: compiles its kernels, or interprets them where there is no compiler. Safe from several threads at once.
 Runner runner(Program program);

@@ -6,6 +6,7 @@ import tenon.ir;
 import tenon.device;
 import :print_c;
 import :run;
+import :entry;
 
 namespace tenon::fusion {
 namespace ops = ir::ops;
@@ -149,8 +150,7 @@ struct Machine {
     auto const& compiler = device::toolchain();
     if (program.options.interpret || !compiler || program.kernels.empty()) return;
     auto const start = std::chrono::steady_clock::now();
-    auto const object = device::compile(*compiler, program.source);
-    library = device::Library(object.bytes, graph.name);
+    library = load_or_compile(*compiler, program);
     for (std::size_t k = 0; k < entries.size(); ++k) {
       entries[k].main = reinterpret_cast<KernelMain>(library.symbol(program.kernels[k].name));
       ensure(entries[k].main != nullptr, "a compiled kernel is missing");
