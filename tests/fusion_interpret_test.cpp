@@ -108,7 +108,7 @@ TEST_CASE("interpreter: hand-made kernels give numbers computed by hand") {
   CHECK((values(memory[2]) == std::vector<float>{20, 21, 30, 31, 0, 1}));
   index[1] = 4;
   std::memcpy(memory[0].data(), index.data(), 24);
-  CHECK(support::caught([&] { fusion::interpret(gather, support::addresses(memory), {}, {}); }) == "kernel gather: index 4 is out of range for size 4");
+  CHECK(support::caught([&] { fusion::interpret(gather, support::addresses(memory), {}, {}); }) == "index 4 is out of range for size 4, in gather");
   gather.axes[0].size = ir::Dim(3, 5, 1);  // a size that is no parameter
   CHECK_THROWS_AS(fusion::interpret(gather, support::addresses(memory), {}, {}), base::Bug);
 }

@@ -17,6 +17,7 @@ extern "C++" void run_printed(Kernel const& kernel, void* main, void* finish, st
   launch.whole.assign(parameters.begin(), parameters.end());
   launch.real.assign(real_parameters.begin(), real_parameters.end());
   for (auto* const buffer : buffers) launch.buffers.push_back(reinterpret_cast<char*>(buffer));
+  if (has_indices(kernel)) launch.buffers.push_back(reinterpret_cast<char*>(&launch.bad));
   int const outer = outer_axes(kernel);
   for (int a = 0; std::cmp_less(a, kernel.axes.size()); ++a) {
     auto const& axis = kernel.axes[static_cast<std::size_t>(a)];
@@ -36,6 +37,7 @@ extern "C++" void run_printed(Kernel const& kernel, void* main, void* finish, st
   Whole const most = split ? std::min<Whole>(launch.first_columns, 64) : std::min<Whole>(launch.rows, 16);
   if (launch.region) launch.chunks = std::clamp<Whole>((split ? launch.columns : launch.rows * launch.columns) / share, 1, std::max<Whole>(most, 1));
   run_kernel(kernel, {reinterpret_cast<KernelMain>(main), reinterpret_cast<KernelFinish>(finish)}, launch);
+  base::ensure(launch.bad == 0, "a random kernel's index is out of range");
 }
 
 }  // namespace tenon::fusion

@@ -137,6 +137,11 @@ class Walker {
       done += length;
     }
   }
+  static std::string nodes_of(Kernel const& kernel) {
+    std::string text;
+    for (auto const& line : kernel.origin | std::views::take(4)) text += (text.empty() ? "" : "; ") + line;
+    return text.empty() ? kernel.name : kernel.origin.size() > 4 ? text + "; ..." : text;
+  }
   // Offsets of elements that an index or a guard selects; those that are guarded away are -1 below all others.
   static constexpr std::int64_t nowhere = std::numeric_limits<std::int64_t>::min();
   void select(Where const& where, std::size_t number, std::int64_t column, std::int64_t n, bool columns) {
@@ -157,7 +162,7 @@ class Walker {
       }
       if (!index) continue;
       auto const place = index[i] < 0 ? index[i] + where.index_size : index[i];
-      if (place < 0 || place >= where.index_size) base::fail("kernel {}: index {} is out of range for size {}", kernel().name, index[i], where.index_size);
+      if (place < 0 || place >= where.index_size) base::fail("index {} is out of range for size {}, in {}", index[i], where.index_size, nodes_of(kernel()));
       offsets_[at(i)] += place * where.index_stride;
     }
   }

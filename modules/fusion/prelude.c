@@ -19,6 +19,14 @@ TN float tn_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4); return x; 
 TN tn_u64 tn_bits_d(double x) { tn_u64 u; __builtin_memcpy(&u, &x, 8); return u; }
 TN double tn_double(tn_u64 u) { double x; __builtin_memcpy(&x, &u, 8); return x; }
 
+/* The place that an index names, which counts from the end where it is negative; where there is no such place and one is wanted, *bad becomes 1. */
+TN tn_i64 tn_place(tn_i64 index, tn_i64 size, int wanted, int *bad) {
+  tn_i64 const place = index < 0 ? index + size : index;
+  int const out = (tn_u64)place >= (tn_u64)size;
+  *bad |= out & (wanted != 0);
+  return out ? 0 : place;
+}
+
 /* x = n ln 2 + r with |r| <= ln 2 / 2: adding 1.5 * 2^23 rounds to a whole number and leaves it in the low bits. */
 #define TN_SPLIT(x, t, n, r)                               \
   float const t = (x) * 1.44269504f + 12582912.0f;         \

@@ -104,7 +104,8 @@ class Printer {
   std::string element(Access const& access, std::string const& name) const {
     std::string where = offset(access, outer_, axes(), false);
     if (access.index >= 0) {
-      where += std::format(" + ({0} < 0 ? {0} + {1} : {0}) * {2}", value(access.index, DType::i64), dim(access.index_size), dim(access.index_stride));
+      auto const guard = access.guard >= 0 ? std::format("v{}", access.guard) : "1";
+      where += std::format(" + tn_place({}, {}, {}, &bad) * {}", value(access.index, DType::i64), dim(access.index_size), guard, dim(access.index_stride));
     }
     return std::format("{}[{}]", name, where);
   }
@@ -187,6 +188,7 @@ class Printer {
   void parameters(bool main_function) {
     for (std::size_t k = 0; k < kernel_.parameters.size(); ++k) line(std::format("const tn_i64 n{0} = n[{0}];", k));
     for (std::size_t k = 0; k < kernel_.real_parameters.size(); ++k) line(std::format("const double q{0} = q[{0}];", k));
+    if (has_indices(kernel_)) line("int bad = 0;");
     if (!main_function) return;
     bool scratch = false;
     for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
@@ -223,6 +225,10 @@ class Printer {
       line(a           ? std::format("const tn_i64 i{0} = rest % {1}; rest /= {1};", a, dim(kernel_.axes[at(a)].size))
            : count > 1 ? "const tn_i64 i0 = rest;"
                        : "const tn_i64 i0 = item;");
+  }
+
+  void report_index() {
+    if (has_indices(kernel_)) line(std::format("if (bad) __atomic_store_n((int *)b[{}], 1, __ATOMIC_RELAXED);", kernel_.buffers.size()));
   }
 
   void main();
@@ -333,6 +339,7 @@ void Printer::main() {
   int const last = passes(kernel_);
   for (int number = 0; number <= last; ++number) row_stage(number), pass(number);
   close();
+  report_index();
   close();
 }
 
@@ -391,10 +398,14 @@ void Printer::finish() {
       if (post_[at(kernel_.stores[s].step)] && inner(kernel_.stores[s].step) == (level == 1)) store(kernel_.stores[s], std::format("o{}", s));
     for (int k = 0; k < opened; ++k) close();
   }
+  report_index();
   close();
 }
 }  // namespace
 
 std::string c_text(Kernel const& kernel) { return Printer(kernel).text(); }
+bool has_indices(Kernel const& kernel) {
+  return std::ranges::any_of(kernel.steps, [](Step const& step) { return step.kind == Step::Kind::load && step.access.index >= 0; });
+}
 
 }  // namespace tenon::fusion

@@ -25,7 +25,9 @@ struct Entry {
 struct Prepared {
   std::vector<Whole> whole;
   std::vector<double> real;
-  std::vector<char*> buffers;  ///< of a kernel, filled in every run
+  std::vector<char*> buffers;  ///< of a kernel, filled in every run; the address of `bad` behind them where it gathers
+  int bad = 0;                 ///< an index was out of range
+  bool interpreted = false;    ///< it gathers from a dim of size 0, where compiled code has no place to read
   Whole items = 1, columns = 1, batches = 1, rows = 1, first_columns = 1;
   Whole chunks = 1, region = 0, scratch = 0;  ///< partial results a batch index or row, bytes of one, bytes of row buffers
   std::vector<ir::Strided> in, out;           ///< of a call; data are byte offsets from the root until a run fills them in

@@ -58,7 +58,9 @@ void prepare(Program const& program, Launch const& launch, Evaluator const& valu
   auto const& kernel = program.kernels[at(launch.kernel)];
   for (auto const parameter : kernel.parameters) to.whole.push_back(value(parameter));
   for (auto const& number : kernel.real_parameters) to.real.push_back(value.symbols.evaluate(number, value.bindings).real);
-  to.buffers.resize(launch.roots.size());
+  to.buffers.resize(launch.roots.size() + (has_indices(kernel) ? 1 : 0));
+  for (auto const& step : kernel.steps)
+    if (step.kind == Step::Kind::load && step.access.index >= 0) to.interpreted |= value(step.access.index_size) == 0;
   int const outer = outer_axes(kernel);
   for (int a = 0; std::cmp_less(a, kernel.axes.size()); ++a) {
     auto const& axis = kernel.axes[at(a)];
@@ -217,11 +219,12 @@ struct Machine {
       for (std::size_t k = 0; k < prepared.in.size(); ++k)
         if (prepared.in_roots[k] >= 0) prepared.in[k].data = bases[at(prepared.in_roots[k])] + prepared.in_offsets[k];
       for (std::size_t k = 0; k < prepared.out.size(); ++k) prepared.out[k].data = bases[at(node.first) + k];
-      if (launch.with_next && entries[at(program.launches[l + 1].kernel)].main) {
+      if (launch.with_next && entries[at(program.launches[l + 1].kernel)].main && !now->sizes.launches[l + 1].interpreted) {
         auto const& next = program.launches[l + 1];
         auto& behind = now->sizes.launches[l + 1];
-        for (std::size_t b = 0; b < next.roots.size(); ++b) behind.buffers[b] = reinterpret_cast<char*>(bases[at(next.roots[b])]);
+        fill_in(next, behind, bases);
         run_matmul(prepared, entries[at(next.kernel)], behind);
+        if (behind.bad) interpreted(next, behind);
         ++l;
       } else {
         run_call(*node.op, prepared);
@@ -239,14 +242,24 @@ struct Machine {
     if (idle.size() < 4) idle.push_back(std::move(now));
     return done;
   }
-  void kernel(Launch const& launch, Prepared& prepared, std::vector<std::byte*> const& bases) {
+  static void fill_in(Launch const& launch, Prepared& prepared, std::vector<std::byte*> const& bases) {
     for (std::size_t b = 0; b < launch.roots.size(); ++b) prepared.buffers[b] = reinterpret_cast<char*>(bases[at(launch.roots[b])]);
+    prepared.bad = 0;
+    if (prepared.buffers.size() > launch.roots.size()) prepared.buffers.back() = reinterpret_cast<char*>(&prepared.bad);
+  }
+  void kernel(Launch const& launch, Prepared& prepared, std::vector<std::byte*> const& bases) {
+    fill_in(launch, prepared, bases);
     auto const& entry = entries[at(launch.kernel)];
-    if (entry.main) return run_kernel(program.kernels[at(launch.kernel)], entry, prepared);
+    if (!entry.main || prepared.interpreted) return interpreted(launch, prepared);
+    run_kernel(program.kernels[at(launch.kernel)], entry, prepared);
+    if (prepared.bad) interpreted(launch, prepared);  // which says what index it is
+  }
+  void interpreted(Launch const& launch, Prepared const& prepared) {
     std::vector<std::byte*> pointers;
-    for (char* const p : prepared.buffers) pointers.push_back(reinterpret_cast<std::byte*>(p));
+    for (std::size_t b = 0; b < launch.roots.size(); ++b) pointers.push_back(reinterpret_cast<std::byte*>(prepared.buffers[b]));
     std::vector<std::int64_t> const whole(prepared.whole.begin(), prepared.whole.end());
     interpret(program.kernels[at(launch.kernel)], pointers, whole, prepared.real);
+    ensure(prepared.bad == 0, "an index is out of range and the interpreter finds none");
   }
 };
 }  // namespace

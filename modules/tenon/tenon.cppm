@@ -1,6 +1,8 @@
 export module tenon;
 export import tenon.base;
 export import tenon.ir;
+export import tenon.device;
+export import tenon.fusion;
 export import tenon.guards;
 export import tenon.tracer;
 export import tenon.nn;
@@ -12,4 +14,11 @@ using namespace base;
 using namespace guards;
 using namespace tracer;
 using namespace nn;
+
+/// Compiled kernels: what `compile` runs graphs on in a program that imports this module.
+Backend fusion_backend(Mode mode = Mode::normal);
 }  // namespace tenon
+
+namespace tenon {
+[[maybe_unused]] bool const chosen = (set_default_backend(fusion_backend), true);
+}

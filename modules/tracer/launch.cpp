@@ -33,6 +33,15 @@ Runner eager_backend(ir::Graph const& graph) {
   return [kept](std::span<ir::Strided const> inputs, ir::Bindings const& bindings) { return ir::evaluate(*kept, inputs, bindings); };
 }
 
+namespace {
+constinit std::atomic<Backend (*)(Mode)> chosen_backend{nullptr};
+}
+Backend default_backend(Mode mode) {
+  auto const choose = chosen_backend.load();
+  return choose ? choose(mode) : reference_backend;
+}
+void set_default_backend(Backend (*choose)(Mode mode)) { chosen_backend = choose; }
+
 // Keeps the recording as a segment of its site, unless another thread has kept an equal one since.
 void Session::Data::publish(Break const& reason_to_end) {
   scope.reset();
@@ -112,7 +121,9 @@ Segment::Lowered const& Session::Data::lowered_for(Segment& from) {
   if (found == from.lowered.end()) {
     auto const start = Clock::now();
     if (!from.lowered.empty()) ++state().relowered;
-    from.lowered.push_back(std::make_unique<Segment::Lowered>(outputs, state().options.backend(with_outputs(from, outputs))));
+    auto const& options = state().options;
+    auto const backend = options.backend ? options.backend : default_backend(options.mode);
+    from.lowered.push_back(std::make_unique<Segment::Lowered>(outputs, backend(with_outputs(from, outputs))));
     found = from.lowered.end() - 1;
     double const seconds = seconds_since(start);
     state().compile_seconds.fetch_add(seconds);

@@ -13,12 +13,15 @@ enum class Dynamic : std::uint8_t { automatic, always, never };
 /// Node by node as recorded, dead code too, composites by their bodies: if this differs from a plain call, it is the capture's doing.
 Runner eager_backend(ir::Graph const& graph);
 enum class Mode : std::uint8_t { normal, reduce_overhead, max_autotune };
+/// What functions run on that are compiled without a backend of their own: `reference_backend` until somebody sets another, as module tenon does.
+Backend default_backend(Mode mode);
+void set_default_backend(Backend (*choose)(Mode mode));
 /// How a function is compiled.
 struct Options {
   Mode mode = Mode::normal;
   bool fullgraph = false;  ///< a break is an Error
   Dynamic dynamic = Dynamic::automatic;
-  Backend backend = reference_backend;
+  Backend backend{};        ///< null: what `default_backend` says
   bool pure = false;        ///< the result depends on the arguments alone: where guards hold the graph runs and the body does not
   int recompile_limit = 8;  ///< segments a site and first op; beyond, new states run eagerly
   std::string name = "fn";

@@ -1,19 +1,11 @@
 // The work of the peers' table through the public API, as a user compiles it.
 import std;
-import tenon.base;
-import tenon.ir;
-import tenon.guards;
-import tenon.tracer;
-import tenon.nn;
+import tenon;
 #include "bench.hpp"
 using namespace tenon;
-using namespace tenon::tracer;
 
 namespace {
 using Run = std::function<void()>;
-// The one place that says what compiled functions run on.
-Backend bench_backend() { return reference_backend; }
-
 // Sizes as scripts/peer/serve.py has them; a small run divides the rows by 64, to try the cases where the reference kernels run.
 bool small() { return std::getenv("TENON_BENCH_SMALL") != nullptr; }
 std::int64_t rows(std::int64_t full) { return small() ? std::max<std::int64_t>(full / 64, 2) : full; }
@@ -21,7 +13,7 @@ constexpr std::int64_t elements = 1 << 22, columns = 4096, features = 768, class
 
 template <class F>
 auto compiled(F f) {
-  return compile(std::move(f), {.backend = bench_backend()});
+  return compile(std::move(f));
 }
 Tensor leaf(DimList const& sizes) {
   auto x = randn(sizes);
