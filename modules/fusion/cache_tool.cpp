@@ -39,7 +39,7 @@ int verify(std::string const& folder) {
 
 // An entry by a path, or by the first digits of its name in the folder.
 fusion::Listed entry_of(std::string const& folder, std::string const& which) {
-  if (which.contains('/') || std::filesystem::is_regular_file(which)) return fusion::read_entry(which);
+  if (which.find('/') != std::string::npos || std::filesystem::is_regular_file(which)) return fusion::read_entry(which);
   std::vector<fusion::Listed> found;
   for (auto& listed : fusion::list_entries(folder))
     if (listed.file.starts_with(which)) found.push_back(std::move(listed));
@@ -73,13 +73,13 @@ int prune(std::string const& folder, fusion::PruneOptions const& options) {
 
 // "90", "30m", "12h", "7d" as seconds.
 double seconds_of(std::string const& text) {
-  double number = 0;
+  std::int64_t number = 0;
   auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   std::string_view const unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  constexpr std::pair<std::string_view, double> units[] = {{"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}};
-  auto const found = std::ranges::find(units, unit, &std::pair<std::string_view, double>::first);
+  constexpr std::pair<std::string_view, int> units[] = {{"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}};
+  auto const found = std::ranges::find(units, unit, &std::pair<std::string_view, int>::first);
   if (error != std::errc{} || number < 0 || found == std::end(units)) fail("--older: \"{}\" is no time: 90, 30m, 12h or 7d", text);
-  return number * found->second;
+  return static_cast<double>(number) * found->second;
 }
 
 }  // namespace

@@ -79,7 +79,7 @@ class Writer {
     return std::move(text_);
   }
   std::string calls() {
-    for (std::size_t k = 0; k < graph_.inputs.size(); ++k) place_[graph_.inputs[k]] = static_cast<int>(k);
+    for (std::size_t k = 0; k < graph_.inputs.size(); ++k) place_[at(graph_.inputs[k])] = static_cast<int>(k);
     int next = static_cast<int>(graph_.inputs.size());
     number(graph_.nodes.size());
     for (auto const& node : graph_.nodes) {
@@ -89,12 +89,12 @@ class Writer {
       attrs(node.attrs);
       number(node.results);
       for (int k = 0; k < node.results; ++k) {
-        place_[node.first + k] = next++;
+        place_[at(node.first + k)] = next++;
         meta(*graph_.values[at(node.first + k)].meta);
       }
     }
     number(graph_.outputs.size());
-    for (int const output : graph_.outputs) number(place_[output]);
+    for (int const output : graph_.outputs) number(place_[at(output)]);
     number(graph_.mutated.size());
     for (int const input : graph_.mutated) number(input);
     return std::move(text_);
@@ -102,7 +102,11 @@ class Writer {
 
  private:
   // A number ends in ';' and a text has its length before it, so that no two sequences give the same bytes.
-  void number(std::integral auto n) { text_ += std::to_string(n), text_ += ';'; }
+  void number(std::integral auto n) {
+    char digits[24];
+    text_.append(digits, std::to_chars(digits, digits + sizeof digits, n).ptr);
+    text_ += ';';
+  }
   void words(std::string_view text) { number(text.size()), text_ += text; }
   // By place of first use, and what a user's op is made of; that of a row of Tenon's is in the identity of the build.
   void op(ir::OpDef const& op) {
@@ -155,7 +159,7 @@ class Writer {
     }
   }
   void operand(ir::Input const& input) {
-    if (input.value >= 0) return text_ += '%', number(place_[input.value]);
+    if (input.value >= 0) return text_ += '%', number(place_[at(input.value)]);
     scalar(input.scalar);
   }
   void attrs(ir::Attrs const& attrs) {
@@ -174,7 +178,7 @@ class Writer {
   ir::Symbols symbols_{};
   std::map<std::string, std::size_t> names_{};
   std::unordered_map<ir::OpDef const*, int> ops_{};
-  std::unordered_map<int, int> place_{};
+  std::vector<int> place_ = std::vector<int>(graph_.values.size(), -1);
   std::string text_{};
 };
 }  // namespace
