@@ -7,6 +7,7 @@ import tenon.device;
 import :print_c;
 import :run;
 import :execute;
+import :entry;
 
 namespace tenon::fusion {
 namespace ops = ir::ops;
@@ -39,8 +40,7 @@ void Executor::load() {
   auto const& compiler = device::toolchain();
   if (program_.options.interpret || !compiler || program_.kernels.empty()) return;
   auto const start = std::chrono::steady_clock::now();
-  auto const object = device::compile(*compiler, program_.source);
-  library_ = device::Library(object.bytes, graph.name);
+  library_ = load_or_compile(*compiler, program_);
   for (std::size_t k = 0; k < entries_.size(); ++k) {
     entries_[k].main = reinterpret_cast<KernelMain>(library_.symbol(program_.kernels[k].name));
     ensure(entries_[k].main != nullptr, "a compiled kernel is missing");
