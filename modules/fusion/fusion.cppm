@@ -8,3 +8,4 @@ export import :library;
 export import :memory;
 export import :plan;
 export import :program;
+export import :package;
