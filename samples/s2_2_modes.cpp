@@ -288,7 +288,7 @@ double running_cost(Reader const& reader) {
   double worst = 0;
   for (auto const& [length, times] : {std::pair(4, 8), {16, 4}, {64, 1}}) {
     Tensor const x = window(length);
-    if (bits(fixed(x)) != bits(open(x))) fail("the dynamic graph of {} tokens gives other numbers", length);
+    if (double const apart = amax(abs(fixed(x) - open(x))).item().value; !(apart <= 1e-5)) fail("the dynamic graph of {} tokens is {:.1e} away", length, apart);
     std::vector<double> ratios, static_times;
     for (int round = 0; round < 21; ++round) {
       double const one = microseconds(fixed, x, times), other = microseconds(open, x, times);

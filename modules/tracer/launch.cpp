@@ -34,13 +34,13 @@ Runner eager_backend(ir::Graph const& graph) {
 }
 
 namespace {
-constinit std::atomic<Backend (*)(Mode)> chosen_backend{nullptr};
+constinit std::atomic<Backend (*)(Mode)> default_choice{nullptr};
 }
 Backend default_backend(Mode mode) {
-  auto const choose = chosen_backend.load();
+  auto const choose = default_choice.load();
   return choose ? choose(mode) : reference_backend;
 }
-void set_default_backend(Backend (*choose)(Mode mode)) { chosen_backend = choose; }
+void set_default_backend(Backend (*choose)(Mode mode)) { default_choice = choose; }
 
 // Keeps the recording as a segment of its site, unless another thread has kept an equal one since.
 void Session::Data::publish(Break const& reason_to_end) {
@@ -121,9 +121,7 @@ Segment::Lowered const& Session::Data::lowered_for(Segment& from) {
   if (found == from.lowered.end()) {
     auto const start = Clock::now();
     if (!from.lowered.empty()) ++state().relowered;
-    auto const& options = state().options;
-    auto const backend = options.backend ? options.backend : default_backend(options.mode);
-    from.lowered.push_back(std::make_unique<Segment::Lowered>(outputs, backend(with_outputs(from, outputs))));
+    from.lowered.push_back(std::make_unique<Segment::Lowered>(outputs, state().options.chosen_backend()(with_outputs(from, outputs))));
     found = from.lowered.end() - 1;
     double const seconds = seconds_since(start);
     state().compile_seconds.fetch_add(seconds);

@@ -28,7 +28,7 @@ std::optional<Tensor> Session::Data::computed_ahead(Impl const& impl) {
     for (auto const& ahead : from.ahead)
       if (ahead->event == event && ahead->slot == slot) found = ahead.get();
     if (!found && recording) {
-      from.ahead.push_back(std::make_unique<Segment::Ahead>(event, slot, state().options.backend(with_output(draft->graph, value_of(slot)))));
+      from.ahead.push_back(std::make_unique<Segment::Ahead>(event, slot, state().options.chosen_backend()(with_output(draft->graph, value_of(slot)))));
       found = from.ahead.back().get();
     }
   }

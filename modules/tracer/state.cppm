@@ -25,6 +25,8 @@ struct Options {
   bool pure = false;        ///< the result depends on the arguments alone: where guards hold the graph runs and the body does not
   int recompile_limit = 8;  ///< segments a site and first op; beyond, new states run eagerly
   std::string name = "fn";
+  /// Its own backend, or the default one.
+  Backend chosen_backend() const { return backend ? backend : default_backend(mode); }
 };
 
 /// A recompile and what caused it.
