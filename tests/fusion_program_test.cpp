@@ -29,36 +29,157 @@ bool agree(ir::Strided const& a, ir::Strided const& b, std::string& why) {
   why = std::format("differs by {:.3g}, allowed {:.3g}", distance, bound);
   return distance <= bound;
 }
-void compare(ir::Graph const& graph, std::span<ir::Strided const> inputs, fusion::LowerOptions const& options) {
-  auto const expected = support::run(graph, inputs);
-  auto const program = fusion::plan(graph, options);
-  INFO((ir::to_string(graph)));
-  INFO((fusion::to_string(program.grouping)));
-  auto const begin = program.source.find("void tn_kernel");
-  INFO((begin == std::string::npos ? std::string() : program.source.substr(begin)));
-  auto const run = fusion::runner(program);
-  for (int again = 0; again < 2; ++again) {
-    auto const actual = run(inputs, {});
-    REQUIRE(actual.outputs.size() == expected.outputs.size());
-    for (std::size_t k = 0; k < actual.outputs.size(); ++k) {
-      std::string why;
-      bool const good = agree(actual.outputs[k], expected.outputs[k], why);
-      INFO("output " << k << " " << why);
-      CHECK(good);
-      CHECK(actual.outputs[k].strides == expected.outputs[k].strides);
+// One way of lowering and running.
+struct How {
+  std::string_view name;
+  int every;  ///< of so many random graphs one is run so: a compilation costs 50 ms
+  fusion::LowerOptions options;
+};
+How const ways[] = {
+    {"normal", 3, {}},
+    {"reduce_overhead, a thread for every element", 2, {.grain = 1, .mode = fusion::Mode::reduce_overhead}},
+    {"interpreter", 1, {.interpret = true}},
+    {"one by one", 4, {.group = {.fuse = false}, .in_place = false, .grain = 3}},
+    {"interpreter, one by one, reduce_overhead", 1, {.group = {.fuse = false}, .interpret = true, .mode = fusion::Mode::reduce_overhead}},
+    {"max_autotune", 25, {.grain = 16, .mode = fusion::Mode::max_autotune, .tune_seconds = 0.01}},
+};
+
+std::vector<std::byte> bytes_of(ir::Strided const& x) {
+  auto const copy = support::converted(x, x.dtype);
+  return {copy.at.data, copy.at.data + base::numel(x.sizes) * base::bytes_of(x.dtype)};
+}
+// Attention's gradient adds parts of queries, as many as there are threads, where heads are fewer.
+bool depends_on_threads(ir::Graph const& graph) {
+  return std::ranges::any_of(graph.nodes, [](auto const& node) { return node.op->name.starts_with("scaled_dot_product_attention"); });
+}
+
+// Runs a graph and holds it to the evaluator's results: outputs, their strides, and what is left of the inputs.
+struct Checked {
+  ir::Graph const& graph;
+  fusion::Runner run;
+
+  Checked(ir::Graph const& of, fusion::LowerOptions const& options) : graph(of), run(fusion::lower(of, options)) {}
+
+  void operator()(std::span<ir::Strided const> inputs, ir::Bindings const& bindings, ir::Evaluated const& expected) const {
+    std::vector<std::vector<std::byte>> first;
+    for (int const threads : {1, 5, 3, 2}) {
+      tenon::device::set_threads(threads);
+      INFO("threads " << threads);
+      std::vector<support::Array> held;  // a run may write to mutated inputs
+      std::vector<ir::Strided> given;
+      for (auto const& input : inputs) {
+        bool const copied = !graph.mutated.empty() && base::is_contiguous(input.sizes, input.strides);
+        if (copied) held.push_back(support::converted(input, input.dtype));
+        given.push_back(copied ? held.back().at : input);
+      }
+      auto const actual = run(given, bindings);
+      REQUIRE(actual.outputs.size() == expected.outputs.size());
+      auto const plain = actual.outputs.size() - graph.mutated.size();
+      std::set<int> written;
+      for (std::size_t k = 0; k < actual.outputs.size(); ++k) {
+        std::string why;
+        bool const good = agree(actual.outputs[k], expected.outputs[k], why);
+        INFO("output " << k << " " << why);
+        CHECK(good);
+        CHECK(actual.outputs[k].strides == expected.outputs[k].strides);
+        if (k >= plain && actual.outputs[k].data == given[static_cast<std::size_t>(graph.mutated[k - plain])].data) written.insert(graph.mutated[k - plain]);
+        if (threads == 1)
+          first.push_back(bytes_of(actual.outputs[k]));
+        else if (!depends_on_threads(graph))
+          CHECK(first[k] == bytes_of(actual.outputs[k]));
+      }
+      for (std::size_t k = 0; k < given.size(); ++k)
+        if (!written.contains(static_cast<int>(k))) CHECK(bytes_of(given[k]) == bytes_of(inputs[k]));
     }
+    tenon::device::set_threads(2);
   }
+};
+ir::Evaluated reference(ir::Graph const& graph, std::span<ir::Strided const> inputs, ir::Bindings const& bindings) {
+  return ir::evaluate(ir::decompose(graph), inputs, bindings);
+}
+
+// Some inputs get new values, as a body that writes to them leaves behind: each a value of its type that stands behind the outputs.
+void mutate(ir::Graph& graph, std::mt19937& random) {
+  for (int k = 0; std::cmp_less(k, graph.inputs.size()); ++k) {
+    auto const& own = *graph.values[static_cast<std::size_t>(graph.inputs[static_cast<std::size_t>(k)])].meta;
+    std::vector<int> fitting;
+    for (int v = 0; std::cmp_less(v, graph.values.size()); ++v) {
+      auto const& value = graph.values[static_cast<std::size_t>(v)];
+      if (value.node >= 0 && value.meta->dtype == own.dtype && value.meta->sizes == own.sizes) fitting.push_back(v);
+    }
+    if (fitting.empty() || random() % 4 == 0) continue;
+    graph.outputs.push_back(fitting[random() % fitting.size()]);
+    graph.mutated.push_back(k);
+  }
+}
+
+// Other sizes for a graph's symbols, where its constraints allow them; elements are those of `inputs`, repeated.
+std::optional<std::pair<ir::Bindings, std::vector<support::Array>>> resized(ir::Graph const& graph, std::span<ir::Strided const> inputs, std::mt19937& random) {
+  auto const& symbols = graph.symbols;
+  ir::Bindings bindings;
+  for (int number = 0; std::cmp_less(number, symbols.names().size()); ++number) {
+    bool const size = symbols.names()[static_cast<std::size_t>(number)][0] == 's';
+    auto const hint = symbols.symbol_at(number);
+    bindings.whole.push_back(size && random() % 2 ? 2 + static_cast<std::int64_t>(random() % 9) : hint.whole);
+    bindings.real.push_back(random() % 2 ? hint.real : hint.real / 2);
+  }
+  for (auto const& c : symbols.constraints)
+    if (!ir::holds(symbols.evaluate(c.a, bindings), c.relation, symbols.evaluate(c.b, bindings))) return std::nullopt;
+  std::vector<support::Array> list;
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    base::Shape sizes;
+    for (auto const size : graph.values[static_cast<std::size_t>(graph.inputs[k])].meta->sizes) sizes.push_back(symbols.evaluate(size, bindings));
+    auto const old = support::reals(inputs[k]);
+    std::vector<double> values;
+    for (std::int64_t i = 0; i < base::numel(sizes); ++i) values.push_back(old.empty() ? 0 : old[static_cast<std::size_t>(i) % old.size()]);
+    list.push_back(support::array(inputs[k].dtype, sizes, values));
+  }
+  return std::pair{std::move(bindings), std::move(list)};
 }
 }  // namespace
 
-TEST_CASE("random graphs through fusion give the reference's values") {
+TEST_CASE("random graphs in every mode, with every number of threads, give the evaluator's values") {
   int const count = support::tier(60, 300, 10000);
   std::mt19937 random(20261130);
   for (int k = 0; k < count; ++k) {
-    auto const made = support::random_graph(random, {.nodes = 6 + k % 20});
-    INFO("graph " << k);
-    compare(made.graph, made.elements(), {.group = {.fuse = k % 4 != 3}, .interpret = k % 5 == 4});
+    auto made = support::random_graph(random, {.nodes = 6 + k % 20, .strides = k % 3 == 2});
+    if (k % 2) mutate(made.graph, random);
+    auto const inputs = made.elements();
+    auto const expected = reference(made.graph, inputs, {});
+    INFO((ir::to_string(made.graph)));
+    for (auto const& [name, every, options] : ways) {
+      if (k % every != every / 2) continue;
+      INFO("graph " << k << " " << name);
+      Checked const check(made.graph, options);
+      check(inputs, {}, expected);
+    }
   }
+}
+
+TEST_CASE("random graphs with symbols for sizes and numbers: one program for all of their values") {
+  int const count = support::tier(20, 100, 3000);
+  std::mt19937 random(77);
+  int resized_runs = 0;
+  for (int k = 0; k < count; ++k) {
+    auto const made = support::random_graph(random, {.nodes = 4 + k % 12, .symbols = true});
+    auto const inputs = made.elements();
+    INFO("graph " << k << " " << (ir::to_string(made.graph)));
+    auto const& options = ways[static_cast<std::size_t>(k) % 5].options;
+    Checked const check(made.graph, options);
+    check(inputs, {}, reference(made.graph, inputs, {}));
+    for (int turn = 0; turn < 6; ++turn) {
+      auto const other = resized(made.graph, inputs, random);
+      if (!other) continue;
+      std::vector<ir::Strided> views;
+      for (auto const& x : other->second) views.push_back(x.at);
+      std::optional<ir::Evaluated> expected;
+      if (support::caught([&] { expected = reference(made.graph, views, other->first); }) != "nothing") continue;  // an index beyond a smaller size
+      ++resized_runs;
+      check(views, other->first, *expected);
+    }
+    check(inputs, {}, reference(made.graph, inputs, {}));
+  }
+  CHECK(resized_runs > count);
 }
 
 TEST_CASE("an index out of range is one clear line, compiled or interpreted, and memory beyond the table is not read") {

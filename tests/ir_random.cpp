@@ -116,7 +116,7 @@ struct Builder {
       if (meta.dtype == x.at.dtype && meta.device == device && ir::values(meta.sizes) == x.at.sizes) fitting.push_back(v);
     }
     if (!fitting.empty() && may_read(call, x.at.dtype) && chance(85)) return chance(50) ? fitting.back() : any(fitting);
-    auto const held = wish.ornaments && chance(40) ? restrided(x.at, random) : x;
+    auto const held = (wish.ornaments || wish.strides) && chance(40) ? restrided(x.at, random) : x;
     auto meta = meta_of(held.at);
     ir::Dims sizes;
     for (auto n : x.at.sizes) sizes.push_back(size(n));

@@ -8,6 +8,7 @@ namespace support {
 struct Wish {
   int nodes = 12;
   bool symbols = false;                   ///< sizes and numbers become symbols
+  bool strides = false;                   ///< inputs lie in other memory than row by row
   bool ornaments = false;                 ///< names, places, devices, strides
   std::vector<std::string_view> calls{};  ///< lines of the sample table to draw from; empty: all of them
 };

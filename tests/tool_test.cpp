@@ -92,12 +92,14 @@ TEST_CASE("a graph of our own form is evaluated, inputs by name or by place, siz
   Folder const folder;
   auto const graph = folder.file("layer.txt", linear);
   Elements const x(DType::f32, {3, 2}, {1, 2, 3, -4, 0.5, 0}), w(DType::f32, {2, 2}, {1, 0, -1, 2});
-  for (auto const& names : {std::pair{"x", "w"}, {"0", "1"}}) {
-    save(folder / "in.safetensors", {{names.first, x}, {names.second, w}});
-    auto const ran = run(std::format("{} --inputs {} --outputs {} --time 3", graph, folder / "in.safetensors", folder / "out.safetensors"));
+  std::tuple<std::string_view, std::string, std::string> const calls[] = {{"reference", "x", "w"}, {"reference", "0", "1"}, {"fusion", "x", "w"}};
+  for (auto const& [backend, first, second] : calls) {
+    save(folder / "in.safetensors", {{first, x}, {second, w}});
+    auto const ran =
+        run(std::format("{} --inputs {} --outputs {} --time 3 --backend {}", graph, folder / "in.safetensors", folder / "out.safetensors", backend));
     CHECK(ran.errors == "");
     CHECK(ran.status == 0);
-    CHECK(ran.output.starts_with("layer: 2 nodes, median of 3 runs on reference: "));
+    CHECK(ran.output.starts_with(std::format("layer: 2 nodes, median of 3 runs on {}: ", backend)));
     base::SafetensorsFile const out(folder / "out.safetensors");
     REQUIRE(out.tensors().size() == 2);
     CHECK(out.at("0").shape == base::Shape{3, 2});

@@ -208,6 +208,9 @@ bool Builder::store(int value, Roles roles) {
   if (!found) return refuse(Refusal::index), false;
   int const step = emit(value, chain);
   if (step < 0) return false;
+  if (after_[at(step)])  // known behind the last row, where no row is written any more
+    for (std::size_t d = 0; d < sizes_.size(); ++d)
+      if (roles_[d] == Role::row && !is_zero(found->strides[d])) return refuse(Refusal::order), false;
   int const to = buffer(value);
   kernel_.buffers[at(to)].written = true;
   kernel_.stores.push_back({step, {.buffer = to, .offset = found->offset, .strides = found->strides}});

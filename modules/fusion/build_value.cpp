@@ -31,7 +31,12 @@ int Builder::compute(Node const& node, Link const* chain) {
       {&ops::tril, &Builder::triangle},         {&ops::triu, &Builder::triangle},      {&ops::scatter_add, &Builder::scatter},
       {&ops::cat, &Builder::concatenate},
   };
-  if (node.op->geometry) return emit(node.inputs[0].value, link(node.op, node.attrs, chain, {node.first, 1}));  // a view that is no view here: a copy
+  if (node.op->geometry) {  // a view that is no view here: a copy, in whose operand's dims the space may be
+    int const from = node.inputs[0].value;
+    bool const back = node.op == &ops::reshape && chain && chain->op == &ops::reshape &&
+                      std::ranges::equal(std::span(chain->attrs.ints).subspan(1), std::span(meta(from).sizes));
+    return emit(from, back ? chain->next : link(node.op, node.attrs, chain, {node.first, 1}));
+  }
   if (reduction_of(*node.op) != Monoid::none) return reduce(node, chain);
   for (auto const& [op, make] : makers)
     if (op == node.op) return (this->*make)(node, chain);
@@ -113,7 +118,9 @@ int Builder::count_up(Node const& node, Link const* chain) {
 int Builder::gathered(Node const& node, Link const* chain) {
   bool const table = node.op == &ops::embedding;
   int const x = node.inputs[0].value, index = node.inputs[1].value;
-  if (index < 0 || inside(analysis_.places[at(x)].root)) return refuse(Refusal::order);
+  int const table_root = analysis_.places[at(x)].root;
+  if (index < 0 || inside(table_root)) return refuse(Refusal::order);
+  if (maker(table_root) >= 0 && inlined(graph_.nodes[at(maker(table_root))])) return refuse(Refusal::index);  // it lies in no memory
   auto const &from = meta(x), &result = meta(node.first);
   auto const& place = analysis_.places[at(x)];
   auto const dim = table ? std::size_t{0} : at(base::wrap_dim(node.op->name, node.attrs.ints[0].value, from.rank()));

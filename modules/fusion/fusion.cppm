@@ -7,5 +7,7 @@ export import :contraction;
 export import :library;
 export import :memory;
 export import :plan;
+export import :key;
 export import :program;
 export import :package;
+export import :cache;

@@ -54,6 +54,7 @@ struct Grouper {
   int stamps = 0;
 
   ir::Graph const& graph() const { return to.graph; }
+  bool apart(int n) const { return std::ranges::binary_search(options.apart, n); }
   bool is_loop(int n) const { return to.ways[at(n)] == Way::loop; }
   int root(int value) const { return to.places[at(value)].root; }
   int maker(int value) const { return graph().values[at(root(value))].node; }
@@ -156,9 +157,9 @@ struct Grouper {
   }
   void fuse() {
     for (int n = 0; std::cmp_less(n, graph().nodes.size()); ++n) {
-      if (set_of[at(n)] < 0 || !is_loop(n)) continue;
+      if (set_of[at(n)] < 0 || !is_loop(n) || apart(n)) continue;
       for (auto const& [saved, set] : candidates(n)) {
-        if (sets[at(set)].nodes.empty() || set == set_of[at(n)]) continue;
+        if (sets[at(set)].nodes.empty() || set == set_of[at(n)] || apart(sets[at(set)].nodes[0])) continue;
         if (refusal(set, set_of[at(n)]) == Refusal::none) merge(set, set_of[at(n)]);
       }
     }

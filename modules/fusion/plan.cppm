@@ -54,6 +54,7 @@ struct GroupOptions {
   bool fuse = true;  ///< false: every node by itself
   int max_steps = 96;
   int max_buffers = 40;
+  std::vector<int> apart{};  ///< nodes that join no group, in rising order
 };
 
 /// The graph in primitive ops, simplified: what grouping reads.

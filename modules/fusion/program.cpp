@@ -7,6 +7,7 @@ import tenon.device;
 import :build;
 import :print_c;
 import :c_text;
+import :choose;
 
 namespace tenon::fusion {
 namespace ops = ir::ops;
@@ -20,6 +21,16 @@ struct Planner {
   ir::Graph& graph = to.grouping.graph;
   std::unordered_map<std::string, int> known{};
 
+  std::string const* choice(std::string_view what, std::size_t launch) {
+    auto const found = to.options.choices.find(std::format("{} {}", what, launch));
+    if (found == to.options.choices.end()) return nullptr;
+    used_choices.insert(found->first);
+    return &found->second;
+  }
+  static void ensure_choice(bool fits, std::string_view what, std::size_t launch, std::string_view value) {
+    if (!fits) base::fail("choice \"{} {}\": \"{}\" does not go with it here", what, launch, value);
+  }
+  std::set<std::string> used_choices{};
   int root(int value) const { return to.grouping.places[at(value)].root; }
 
   // Kernels that are equal but for names are one.
@@ -42,10 +53,17 @@ struct Planner {
       if (group.call) {
         launch.node = group.nodes[0];
         if (graph.nodes[at(launch.node)].op == &ops::constant) continue;  // computed once
+        if (graph.nodes[at(launch.node)].op == &ops::matmul)
+          if (auto const* const name = choice("gemm", to.launches.size())) {
+            for (auto const engine : engines())
+              if (name_of(engine) == *name) launch.engine = engine;
+            ensure_choice(launch.engine.has_value(), "gemm", to.launches.size(), *name);
+          }
       } else {
         auto& kernel = made[g].kernel;
         launch.roots = std::move(made[g].roots);
         schedule(kernel);
+        if (auto const* const variant = choice("kernel", to.launches.size())) ensure_choice(vary(kernel, *variant), "kernel", to.launches.size(), *variant);
         verify(kernel);
         launch.kernel = static_cast<int>(kernels_.size());  // until equal ones are joined
         kernels_.push_back(std::move(kernel));
@@ -178,6 +196,7 @@ struct Planner {
       if (launch.node < 0 || graph.nodes[at(launch.node)].op != &ops::matmul || next.node >= 0) continue;
       auto const& kernel = kernels_[at(next.kernel)];
       int const product = graph.nodes[at(launch.node)].first;
+      if (auto const* const rows = choice("rows", at(l)); rows && *rows == "apart") continue;
       if (has_partials(kernel) || kernel.schedule.form == Form::split || std::ranges::find(next.roots, product) == next.roots.end()) continue;
       launch.with_next = rows_match(kernel, next, product);
     }
@@ -227,9 +246,30 @@ struct Planner {
 };
 }  // namespace
 
+namespace {
+// A new option must find its place here: it does not compile otherwise.
+std::string words_of(LowerOptions const& options) {
+  auto const& [group, interpret, in_place] = options;
+  auto const& [fuse, max_steps, max_buffers] = group;
+  return std::format("fuse={} max_steps={} max_buffers={} interpret={} in_place={}", fuse, max_steps, max_buffers, interpret, in_place);
+}
+Key key_of_canonical(ir::Graph const& graph, LowerOptions const& options) {
+  auto parts = parts_of(graph);
+  parts.push_back(key_part("options", words_of(options)));
+  std::ranges::move(parts_of_this_machine(), std::back_inserter(parts));
+  return key_of(std::move(parts));
+}
+}  // namespace
+
+Key key_of(ir::Graph const& graph, LowerOptions const& options) { return key_of_canonical(canonical(graph), options); }
+
 Program plan(ir::Graph const& graph, LowerOptions const& options) {
   auto const start = std::chrono::steady_clock::now();
-  Program program{.grouping = group(primitive(graph), options.group), .options = options};
+  auto how = options.group;
+  choose_groups(options.choices, how);
+  auto const ordered = canonical(graph);
+  Program program{.grouping = group(primitive(ordered), how), .options = options};
+  program.key = key_of_canonical(ordered, options);
   ir::Symbols::Scope const scope(&program.grouping.graph.symbols);
   Planner planner{program};
   planner.launches();
@@ -238,6 +278,7 @@ Program plan(ir::Graph const& graph, LowerOptions const& options) {
   planner.epilogues();
   planner.name_kernels();
   planner.write_source();
+  refuse_unused(options.choices, planner.used_choices);
   program.group_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return program;
 }
@@ -259,6 +300,11 @@ std::string to_string(Program const& program) {
   return text;
 }
 
-Runner lower(ir::Graph const& graph, LowerOptions const& options) { return runner(plan(graph, options)); }
+Runner lower(ir::Graph const& graph, LowerOptions const& options) {
+  if (options.mode != Mode::max_autotune || !options.choices.empty()) return runner(plan(graph, options));
+  auto tuned = options;
+  tuned.choices = tune(graph, options);
+  return runner(plan(graph, tuned));
+}
 
 }  // namespace tenon::fusion

@@ -9,11 +9,6 @@ import :run;
 
 namespace tenon::fusion {
 
-namespace {
-constexpr Whole small_work = 1 << 15;  // elements that one thread does sooner than two
-constexpr Whole least_share = 1 << 13;
-}  // namespace
-
 char* thread_memory(std::int64_t bytes, int which) {
   struct Free {
     void operator()(char* p) const { ::operator delete(p, std::align_val_t{64}); }
@@ -33,11 +28,11 @@ void run_rows(Entry const& entry, Prepared& l, Whole low, Whole high) {
 
 void run_kernel(Kernel const& kernel, Entry const& entry, Prepared& l) {
   auto const threads = static_cast<Whole>(device::threads());
-  bool const alone = threads == 1 || l.items * l.columns < small_work;
+  bool const alone = threads == 1 || l.items * l.columns < 4 * l.grain;  // sooner done than shared
   if (l.region == 0) {
     bool const by_columns = kernel.schedule.form == Form::pointwise && l.items < threads;
     Whole const total = by_columns ? l.first_columns : l.items;
-    Whole const shares = alone ? 1 : std::max<Whole>(1, std::min({total, 4 * threads, l.items * l.columns / least_share}));
+    Whole const shares = alone ? 1 : std::max<Whole>(1, std::min({total, 4 * threads, l.items * l.columns / l.grain}));
     auto const share = [&](std::int64_t k, int) {
       Whole low = total * k / shares, high = total * (k + 1) / shares;
       if (by_columns) {  // whole cache lines a thread
@@ -68,11 +63,17 @@ void run_kernel(Kernel const& kernel, Entry const& entry, Prepared& l) {
     entry.finish(l.buffers.data(), l.whole.data(), l.real.data(), batch, memory + batch * l.chunks * l.region, l.chunks, l.region);
 }
 
-void run_call(ir::OpDef const& op, Prepared& l) { library_call(op, l.in, l.scalars, l.attrs, l.out); }
+void run_call(ir::OpDef const& op, Prepared& l) {
+  if (!l.engine) return library_call(op, l.in, l.scalars, l.attrs, l.out);
+  auto product = gemm_of(l.in[0], l.in[1], l.out[0]);
+  product.engine = l.engine;
+  gemm(product);
+}
 
 // Blocks of rows that stay in a second level cache for what comes behind them.
 void run_matmul(Prepared& product, Entry const& behind, Prepared& launch) {
-  auto const call = gemm_of(product.in[0], product.in[1], product.out[0]);
+  auto call = gemm_of(product.in[0], product.in[1], product.out[0]);
+  call.engine = product.engine;
   auto tiling = fusion::tiling(call, device::threads(), Cut::whole_rows);
   tiling.rows = std::min<std::int64_t>(tiling.rows, 128);
   device::parallel(tiles(call, tiling), [&](std::int64_t k, int) {

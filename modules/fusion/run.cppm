@@ -5,6 +5,7 @@ import tenon.base;
 import tenon.ir;
 import tenon.device;
 import :loop;
+import :contraction;
 import :plan;
 import :program;
 
@@ -29,16 +30,18 @@ struct Prepared {
   int bad = 0;                 ///< an index was out of range
   bool interpreted = false;    ///< it gathers from a dim of size 0, where compiled code has no place to read
   Whole items = 1, columns = 1, batches = 1, rows = 1, first_columns = 1;
+  Whole grain = 1 << 13;                      ///< elements that are worth a thread
   Whole chunks = 1, region = 0, scratch = 0;  ///< partial results a batch index or row, bytes of one, bytes of row buffers
   std::vector<ir::Strided> in, out;           ///< of a call; data are byte offsets from the root until a run fills them in
   std::vector<int> in_roots;
   std::vector<std::int64_t> in_offsets;
   std::vector<ir::Scalar> scalars;
   ir::Attrs attrs;
+  std::optional<Engine> engine{};  ///< of a matmul, where one was chosen
 };
 /// All sizes that one call's bindings decide.
 struct Sizes {
-  std::vector<std::int64_t> symbols;  ///< the whole symbols they stand for
+  std::vector<std::int64_t> key;      ///< values of `symbolic_sizes`
   std::vector<std::int64_t> bytes;    ///< per value, of roots
   std::vector<std::int64_t> offsets;  ///< per value, of arena roots
   std::int64_t arena = 0;
@@ -46,6 +49,10 @@ struct Sizes {
   std::vector<ir::Strided> outputs;
 };
 Sizes sizes_of(Program const& program, ir::Bindings const& bindings);
+/// The symbolic sizes, strides and offsets that decide them; what else is symbolic only stands in kernels' parameters and calls' numbers.
+std::vector<ir::Dim> symbolic_sizes(Program const& program);
+/// Puts numbers of these bindings in a launch that was prepared for the same sizes.
+void renumber(Program const& program, Launch const& launch, ir::Bindings const& bindings, Prepared& prepared);
 /// A kernel over all of its space, on threads where there is enough to do; rows of it on the calling thread; a call; all with pointers filled in.
 void run_kernel(Kernel const& kernel, Entry const& entry, Prepared& launch);
 void run_rows(Entry const& entry, Prepared& launch, Whole low, Whole high);

@@ -7,5 +7,5 @@ struct RunBackend {
   std::string_view name;
   Runner (*prepare)(tenon::ir::Graph const& graph);
 };
-/// The table that a program links: tool_backends.cpp has ir's, a module with an engine of its own links another one.
+/// The table that the program is linked with: modules/fusion/tool_backends.cpp.
 std::span<RunBackend const> run_backends();

@@ -4,8 +4,11 @@ import std;
 
 namespace tenon {
 
-Backend fusion_backend(Mode) {
-  return [](ir::Graph const& graph) -> Runner { return fusion::lower(graph); };
+Backend fusion_backend(Mode mode) {
+  auto const how = mode == Mode::reduce_overhead ? fusion::Mode::reduce_overhead
+                   : mode == Mode::max_autotune  ? fusion::Mode::max_autotune
+                                                 : fusion::Mode::normal;
+  return [how](ir::Graph const& graph) -> Runner { return fusion::lower(graph, {.mode = how}); };
 }
 
 }  // namespace tenon
