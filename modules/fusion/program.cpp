@@ -249,9 +249,13 @@ struct Planner {
 namespace {
 // A new option must find its place here: it does not compile otherwise.
 std::string words_of(LowerOptions const& options) {
-  auto const& [group, interpret, in_place] = options;
-  auto const& [fuse, max_steps, max_buffers] = group;
-  return std::format("fuse={} max_steps={} max_buffers={} interpret={} in_place={}", fuse, max_steps, max_buffers, interpret, in_place);
+  auto const& [group, interpret, in_place, grain, mode, tune_seconds, choices] = options;
+  auto const& [fuse, max_steps, max_buffers, apart] = group;
+  std::string alone, chosen;
+  for (int const node : apart) alone += std::format(" {}", node);
+  for (auto const& [name, value] : choices) chosen += std::format(" '{}'='{}'", name, value);
+  return std::format("fuse={} max_steps={} max_buffers={} apart={{{}}} interpret={} in_place={} grain={} mode={} tune_seconds={}{}", fuse, max_steps,
+                     max_buffers, alone, interpret, in_place, grain, static_cast<int>(mode), tune_seconds, chosen);
 }
 Key key_of_canonical(ir::Graph const& graph, LowerOptions const& options) {
   auto parts = parts_of(graph);
