@@ -200,6 +200,18 @@ Peaks peaks_of(std::string_view name, Tensor const& x, Tensor const& target) {
     step();
     (compiled ? peaks.compiled : peaks.eager) = base::memory_counters().peak - before;
   }
+  {  // DEBUG
+    auto const program = fusion::plan(kept.graphs.back());
+    std::map<int, std::pair<int, std::int64_t>> sums;
+    for (std::size_t v = 0; v < program.homes.size(); ++v) {
+      auto const& meta = *program.grouping.graph.values[v].meta;
+      auto& sum = sums[static_cast<int>(program.homes[v].kind)];
+      ++sum.first, sum.second += base::numel(ir::values(meta.sizes)) * base::bytes_of(meta.dtype);
+    }
+    for (auto const& [kind, sum] : sums) std::cout << "kind " << kind << " count " << sum.first << " bytes " << sum.second << "\n";
+    std::cout << "graphs " << kept.graphs.size() << " mutated " << kept.graphs.back().mutated.size() << " outputs " << kept.graphs.back().outputs.size()
+              << "\n";
+  }
   peaks.bound = bound_of(fusion::plan(kept.graphs.back()));
   std::cout << std::format("{:5} {:12} {:12} {:12} {:9.1f} %\n", name, peaks.eager, peaks.compiled, peaks.bound, peaks.fall());
   if (peaks.compiled >= peaks.eager) fail("{}: a compiled step needs {} bytes, an eager one {}", name, peaks.compiled, peaks.eager);
