@@ -54,6 +54,7 @@ class Executor {
   void give_back(std::unique_ptr<Frame> frame);
   void fill(Frame& frame, std::size_t l) const;
   std::size_t go(Frame& frame, std::size_t l) const;
+  std::size_t logged_launch(Frame& frame, std::size_t l) const;
   void interpreted(Launch const& launch, Prepared const& prepared) const;
 
   Program program_;

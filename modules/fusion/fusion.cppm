@@ -7,4 +7,6 @@ export import :contraction;
 export import :library;
 export import :memory;
 export import :plan;
+export import :key;
 export import :program;
+export import :cache;

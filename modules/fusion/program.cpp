@@ -246,11 +246,34 @@ struct Planner {
 };
 }  // namespace
 
+namespace {
+// A new option must find its place here: it does not compile otherwise.
+std::string words_of(LowerOptions const& options) {
+  auto const& [group, interpret, in_place, grain, mode, tune_seconds, choices] = options;
+  auto const& [fuse, max_steps, max_buffers, apart] = group;
+  std::string alone, chosen;
+  for (int const node : apart) alone += std::format(" {}", node);
+  for (auto const& [name, value] : choices) chosen += std::format(" '{}'='{}'", name, value);
+  return std::format("fuse={} max_steps={} max_buffers={} apart={{{}}} interpret={} in_place={} grain={} mode={} tune_seconds={}{}", fuse, max_steps,
+                     max_buffers, alone, interpret, in_place, grain, static_cast<int>(mode), tune_seconds, chosen);
+}
+Key key_of_canonical(ir::Graph const& graph, LowerOptions const& options) {
+  auto parts = parts_of(graph);
+  parts.push_back(key_part("options", words_of(options)));
+  std::ranges::move(parts_of_this_machine(), std::back_inserter(parts));
+  return key_of(std::move(parts));
+}
+}  // namespace
+
+Key key_of(ir::Graph const& graph, LowerOptions const& options) { return key_of_canonical(canonical(graph), options); }
+
 Program plan(ir::Graph const& graph, LowerOptions const& options) {
   auto const start = std::chrono::steady_clock::now();
   auto how = options.group;
   choose_groups(options.choices, how);
-  Program program{.grouping = group(primitive(graph), how), .options = options};
+  auto const ordered = canonical(graph);
+  Program program{.grouping = group(primitive(ordered), how), .options = options};
+  program.key = key_of_canonical(ordered, options);
   ir::Symbols::Scope const scope(&program.grouping.graph.symbols);
   Planner planner{program};
   planner.launches();

@@ -7,6 +7,7 @@ import :loop;
 import :contraction;
 import :memory;
 import :plan;
+import :key;
 
 export namespace tenon::fusion {
 
@@ -58,12 +59,16 @@ struct Program {
   std::vector<int> first, last;            ///< per root value: the launch that writes it and the last that reads it
   std::string source;                      ///< the generated C
   double group_seconds = 0, compile_seconds = 0;
+  Key key{};                                   ///< of graph, options, machine and build; the entry of its object adds the source
+  std::map<std::string, std::string> facts{};  ///< stored with that entry
 };
 
 /// Times candidates on this machine, with the sizes that symbols have as hints: how far nodes are fused, which of them stay by themselves, how each kernel
 /// is walked, who computes each product, and whether the kernel behind it runs on its rows. Equal choices give equal programs and equal bits.
 Choices tune(ir::Graph const& graph, LowerOptions const& options = {});
-/// Lowers a graph; nothing is compiled yet. Error naming a choice that means nothing for it.
+/// What tells the lowering of a graph from others, before it is planned: a caller may keep facts of its own under it (find_entry, store_entry).
+Key key_of(ir::Graph const& graph, LowerOptions const& options);
+/// Lowers a graph, its nodes in canonical order; nothing is compiled yet. Error naming a choice that means nothing for it.
 Program plan(ir::Graph const& graph, LowerOptions const& options = {});
 /// Something that runs a program: compiles its kernels, or interprets them where there is no compiler. Safe from several threads at once.
 Runner runner(Program program);

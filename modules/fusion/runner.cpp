@@ -7,6 +7,7 @@ import tenon.device;
 import :print_c;
 import :run;
 import :execute;
+import :entry;
 
 namespace tenon::fusion {
 namespace ops = ir::ops;
@@ -39,8 +40,7 @@ void Executor::load() {
   auto const& compiler = device::toolchain();
   if (program_.options.interpret || !compiler || program_.kernels.empty()) return;
   auto const start = std::chrono::steady_clock::now();
-  auto const object = device::compile(*compiler, program_.source);
-  library_ = device::Library(object.bytes, graph.name);
+  library_ = load_or_compile(*compiler, program_);
   for (std::size_t k = 0; k < entries_.size(); ++k) {
     entries_[k].main = reinterpret_cast<KernelMain>(library_.symbol(program_.kernels[k].name));
     ensure(entries_[k].main != nullptr, "a compiled kernel is missing");
@@ -218,13 +218,30 @@ void Executor::give_back(std::unique_ptr<Frame> frame) {
   if (idle_.size() < 4) idle_.push_back(std::move(before));
 }
 
+// A launch, and a line that says its time and what it computes.
+std::size_t Executor::logged_launch(Frame& frame, std::size_t l) const {
+  auto const start = std::chrono::steady_clock::now();
+  auto const done = launch(frame, l);
+  double const us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  auto const& graph = program_.grouping.graph;
+  std::string what;
+  for (std::size_t k = l; k < l + done; ++k)
+    for (int const n : program_.grouping.groups[at(program_.launches[k].group)].nodes) {
+      auto const& node = graph.nodes[at(n)];
+      what += std::format(" {}:{}", node.op->name, ir::to_string(*graph.values[at(node.first)].meta, &graph.symbols));
+    }
+  base::log_line("launches", std::format("{} {}: {:.1f} us:{}", graph.name, l, us, what));
+  return done;
+}
+
 ir::Evaluated Executor::run(std::span<ir::Strided const> inputs, ir::Bindings const& bindings) {
   auto const& graph = program_.grouping.graph;
   if (inputs.size() != graph.inputs.size()) ensure(false, std::format("{}: {} inputs given, {} needed", graph.name, inputs.size(), graph.inputs.size()));
   auto now = frame(bindings);
   std::vector<base::Ref<base::Buffer>> fresh;
   attach(*now, inputs, fresh);
-  for (std::size_t l = 0; l < program_.launches.size();) l += launch(*now, l);
+  bool const logged = base::log_enabled("launches");
+  for (std::size_t l = 0; l < program_.launches.size();) l += logged ? logged_launch(*now, l) : launch(*now, l);
   ir::Evaluated done;
   done.outputs.reserve(graph.outputs.size()), done.storage.reserve(graph.outputs.size());
   for (std::size_t k = 0; k < graph.outputs.size(); ++k) {
