@@ -98,12 +98,12 @@ void Session::Data::sort_results(Segment const& from) {
     if (!impl || from.slots[k].input) continue;
     auto const number = static_cast<std::int32_t>(k);
     bool const root = from.slots[k].root == number;
+    if (impl.use_count() == 1) impl->node = nullptr;  // somebody may hold its memory, as a detached loss does, but nobody its history
     if (impl.use_count() > 1 || (root && impl->storage.use_count() > 1)) {
       now.escaped.push_back(number);
       if (root) now.outputs.push_back(number);
       continue;
     }
-    if (impl->node) impl->node = nullptr;
     if (!again || impl->requires_grad || impl->grad || impl->marks)
       impl = nullptr;
     else if (!root)
