@@ -200,21 +200,8 @@ Peaks peaks_of(std::string_view name, Tensor const& x, Tensor const& target) {
     step();
     (compiled ? peaks.compiled : peaks.eager) = base::memory_counters().peak - before;
   }
-  {  // DEBUG
-    auto const program = fusion::plan(kept.graphs.back());
-    std::map<int, std::pair<int, std::int64_t>> sums;
-    for (std::size_t v = 0; v < program.homes.size(); ++v) {
-      auto const& meta = *program.grouping.graph.values[v].meta;
-      auto& sum = sums[static_cast<int>(program.homes[v].kind)];
-      ++sum.first, sum.second += base::numel(ir::values(meta.sizes)) * base::bytes_of(meta.dtype);
-    }
-    for (auto const& [kind, sum] : sums) std::cout << "kind " << kind << " count " << sum.first << " bytes " << sum.second << "\n";
-    std::cout << "graphs " << kept.graphs.size() << " mutated " << kept.graphs.back().mutated.size() << " outputs " << kept.graphs.back().outputs.size()
-              << "\n";
-  }
   peaks.bound = bound_of(fusion::plan(kept.graphs.back()));
   std::cout << std::format("{:5} {:12} {:12} {:12} {:9.1f} %\n", name, peaks.eager, peaks.compiled, peaks.bound, peaks.fall());
-  if (peaks.compiled >= peaks.eager) fail("{}: a compiled step needs {} bytes, an eager one {}", name, peaks.compiled, peaks.eager);
   return peaks;
 }
 Claim peak_memory() {
@@ -225,10 +212,10 @@ Claim peak_memory() {
                        peaks_of<Convolutional>("CNN", randn({16, 3, 16, 16}), randint(0, 10, {16})),
                        peaks_of<Transformer>("GPT", randint(0, 64, {4, 32}), randint(0, 64, {128}))};
   std::string measured;
-  for (auto const& p : all) measured += std::format("{}{} {} → {} bytes (−{:.0f} %)", measured.empty() ? "" : ", ", p.name, p.eager, p.compiled, p.fall());
+  for (auto const& p : all) measured += std::format("{}{} {} → {} bytes ({:+.0f} %)", measured.empty() ? "" : ", ", p.name, p.eager, p.compiled, -p.fall());
   return {.id = "1.e",
           .title = "peak memory falls through planning and fusion",
           .article = "peak memory −22 % by memory planning and in-graph fusion",
           .measured = "compiling alone, one rank, beyond parameters, state and inputs: " + measured + ". DDP and FSDP are not measured yet",
-          .verdict = "reproduced with a difference"};
+          .verdict = std::ranges::all_of(all, [](Peaks const& p) { return p.compiled < p.eager; }) ? "reproduced with a difference" : "contradicted"};
 }
