@@ -5,6 +5,7 @@ import tenon.ir;
 import tenon.device;
 import :loop;
 import :contraction;
+import :memory;
 import :plan;
 import :key;
 
@@ -74,6 +75,18 @@ Runner runner(Program program);
 /// plan and runner in one; max_autotune without choices tunes first.
 Runner lower(ir::Graph const& graph, LowerOptions const& options = {});
 
+/// What a run of these bindings needs beside its inputs: values in the arena, and outputs, which are allocated when it begins; step n is launch n.
+struct Footprint {
+  std::vector<Block> blocks;
+  std::vector<int> values;  ///< of each block
+  Layout layout;
+  std::int64_t outputs = 0;
+  std::int64_t peak() const { return layout.peak() + outputs; }
+  std::int64_t lower_bound() const { return layout.lower_bound() + outputs; }
+};
+Footprint footprint(Program const& program, ir::Bindings const& bindings = {});
+/// Its peak, lower bound, and who holds what at the peak, at most `rows` of them.
+std::string report(Program const& program, ir::Bindings const& bindings = {}, std::size_t rows = 20);
 /// Launches, kernels, homes: the plan as text.
 std::string to_string(Program const& program);
 
