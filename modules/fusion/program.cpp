@@ -136,20 +136,36 @@ struct Planner {
     auto const write = only_access(launch, fresh, true);
     if (!write) return false;
     int const last_pass = passes(kernel) - 1;  // an earlier one would take from a later one what it reads again
+    auto const finished = finished_steps(kernel);
     for (auto const& store : kernel.stores) {
       if (launch.roots[at(store.to.buffer)] != fresh) continue;
       auto const& step = kernel.steps[at(store.step)];
-      if (step.level != over_all_of(kernel) || step.pass != last_pass) return false;
+      bool const at_every_point = step.level == all_of(kernel, over_all) && step.pass == last_pass;
+      bool const behind_all =
+          finished[at(store.step)] && step.level == all_of(kernel, kernel.schedule.form == Form::split ? over_batch | over_rows : over_batch | over_columns);
+      if (!at_every_point && !behind_all) return false;
     }
     bool const reads = std::ranges::find(launch.roots, old) != launch.roots.end();
     if (!reads) return to.last[at(old)] < l;
     auto const read = only_access(launch, old, false);
     return read && to.last[at(old)] == l && read->offset == write->offset && read->strides == write->strides;
   }
-  static Roles over_all_of(Kernel const& kernel) {
+  static Roles all_of(Kernel const& kernel, int roles) {
     Roles all = 0;
     for (auto const& axis : kernel.axes) all |= roles_of(axis.role);
-    return all;
+    return static_cast<Roles>(all & roles);
+  }
+  // Steps that are known when every partial result is: what they lead to is stored behind the last point, once an item that is finished.
+  static std::vector<char> finished_steps(Kernel const& kernel) {
+    std::vector<char> finished(kernel.steps.size(), 0);
+    for (int const k : partial_steps(kernel)) finished[at(k)] = 1;
+    for (std::size_t k = 0; k < kernel.steps.size(); ++k) {
+      auto const& step = kernel.steps[k];
+      for (auto const in : step.in) finished[k] |= finished[at(in)];
+      for (int const in : {step.access.index, step.access.guard})
+        if (in >= 0) finished[k] |= finished[at(in)];
+    }
+    return finished;
   }
   void write_back() {
     auto const from = graph.outputs.size() - graph.mutated.size();
@@ -249,13 +265,13 @@ struct Planner {
 namespace {
 // A new option must find its place here: it does not compile otherwise.
 std::string words_of(LowerOptions const& options) {
-  auto const& [group, interpret, in_place, grain, mode, tune_seconds, choices] = options;
+  auto const& [group, interpret, in_place, memory_budget, grain, mode, tune_seconds, choices] = options;
   auto const& [fuse, max_steps, max_buffers, apart] = group;
   std::string alone, chosen;
   for (int const node : apart) alone += std::format(" {}", node);
   for (auto const& [name, value] : choices) chosen += std::format(" '{}'='{}'", name, value);
-  return std::format("fuse={} max_steps={} max_buffers={} apart={{{}}} interpret={} in_place={} grain={} mode={} tune_seconds={}{}", fuse, max_steps,
-                     max_buffers, alone, interpret, in_place, grain, static_cast<int>(mode), tune_seconds, chosen);
+  return std::format("fuse={} max_steps={} max_buffers={} apart={{{}}} interpret={} in_place={} memory_budget={} grain={} mode={} tune_seconds={}{}", fuse,
+                     max_steps, max_buffers, alone, interpret, in_place, memory_budget, grain, static_cast<int>(mode), tune_seconds, chosen);
 }
 Key key_of_canonical(ir::Graph const& graph, LowerOptions const& options) {
   auto parts = parts_of(graph);
