@@ -204,3 +204,50 @@ TEST_CASE("an index out of range is one clear line, compiled or interpreted, and
     }
   }
 }
+
+TEST_CASE("softmax, its logarithm's gradient and sums of scattered values in their cheaper forms") {
+  // Cross-entropy's gradient by hand: g (p - [j = t]) with p = softmax(x), here as -(p g' - scattered g') with g' = -g.
+  auto const graph = ir::parse_graph(R"(graph loss(%0 "x": f32[3, 300], %1 "target": i64[3, 1], %2 "g": f32[3, 1], %3 "zero": f32[3, 300]) {
+  %4 = amax(%0, dim=[1], keepdim=true): f32[3, 1]
+  %5 = sub(%0, %4): f32[3, 300]
+  %6 = exp(%5): f32[3, 300]
+  %7 = sum(%6, dim=[1], keepdim=true): f32[3, 1]
+  %8 = div(%6, %7): f32[3, 300]
+  %9 = log(%7): f32[3, 1]
+  %10 = sub(%5, %9): f32[3, 300]
+  %11 = exp(%10): f32[3, 300]
+  %12 = full(size=[3, 300], fill_value=0.0): f32[3, 300]
+  %13 = scatter_add(%12, %1, %2, dim=1): f32[3, 300]
+  %14 = sum(%13, dim=[1], keepdim=true): f32[3, 1]
+  %15 = mul(%11, %14): f32[3, 300]
+  %16 = sub(%13, %15): f32[3, 300]
+  %17 = scatter_add(%3, %1, %2, dim=1): f32[3, 300]
+  %18 = sum(%17, dim=[1], keepdim=true): f32[3, 1]
+  %19 = sub(%0, %4, alpha=2.0): f32[3, 300]
+  %20 = exp(%19): f32[3, 300]
+  %21 = sum(%20, dim=[1], keepdim=true): f32[3, 1]
+  %22 = div(%20, %21): f32[3, 300]
+  return %8, %16, %18, %22
+}
+)");
+  std::vector<float> x(900), zero(900, 0.5f);
+  std::mt19937 random(7);
+  for (auto& value : x) value = std::uniform_real_distribution(-30.0f, 30.0f)(random);
+  x[299] = 95.0f, x[600] = -200.0f;
+  std::vector<std::int64_t> target{299, 0, -1};
+  std::vector<float> g{-0.25f, 2.0f, 0.0f};
+  auto const given = [](auto& list, base::DType dtype, std::int64_t columns) {
+    base::Shape const sizes{3, columns};
+    return ir::Strided{reinterpret_cast<std::byte*>(list.data()), dtype, sizes, base::contiguous_strides(sizes)};
+  };
+  std::array const inputs{given(x, base::DType::f32, 300), given(target, base::DType::i64, 1), given(g, base::DType::f32, 1),
+                          given(zero, base::DType::f32, 300)};
+  auto const program = fusion::plan(graph);
+  auto const count = [&](std::string_view op) { return std::ranges::count_if(program.grouping.graph.nodes, [&](auto const& n) { return n.op->name == op; }); };
+  CHECK(count("log") == 0);         // nothing needs it any more
+  CHECK(count("exp") == 2);         // of x - max and of x - 2 max
+  CHECK(count("reciprocal") == 1);  // shared by both forms
+  CHECK(count("div") == 1);         // e^(x - 2 max) may be anything, and its sum 0
+  CHECK(count("sum") == 3);         // the scattered one starts from 0.5 once, and is a sum then
+  for (bool const interpret : {false, true}) compare(graph, inputs, {.interpret = interpret});
+}

@@ -33,6 +33,8 @@ class Maker {
         coordinate();
       else if (kind <= 4)
         reduce();
+      else if (kind == 5 && chance(30))
+        exp_of_shifted();
       else
         op();
     }
@@ -43,6 +45,7 @@ class Maker {
     bool const across = std::ranges::any_of(kernel_.steps, [](Step const& step) { return (step.over & fusion::over_rows) != 0; });
     bool const cut = reduces && !across && fusion::passes(kernel_) == 1 && chance(50);
     kernel_.schedule.form = cut ? fusion::Form::split : reduces ? fusion::Form::row : fusion::Form::pointwise;
+    if (reduces && !cut && chance(50)) kernel_.schedule.ahead = below(fusion::passes(kernel_));
     return std::move(made_);
   }
 
@@ -329,6 +332,15 @@ class Maker {
     else if (!base::is_real(type) && (monoid == ir::Monoid::sum || monoid == ir::Monoid::prod))
       type = DType::i64;
     add({.kind = Step::Kind::reduce, .dtype = type, .in = {a}, .combine = monoid, .over = over});
+  }
+
+  // exp(x - max(x)), as softmax has it.
+  void exp_of_shifted() {
+    int const x = pick([&](int k) { return !after_[at(k)] && step(k).dtype == DType::f32 && (step(k).level & fusion::over_columns); });
+    if (x < 0 || std::ranges::find(sizes_, 0) != sizes_.end()) return;
+    int const top = add({.kind = Step::Kind::reduce, .in = {x}, .combine = ir::Monoid::max, .over = fusion::over_columns});
+    int const shifted = add({.op = &ir::ops::sub, .in = {x, top}, .attrs = ir::Attrs{}.with_num(1.0)});
+    add({.op = &ir::ops::exp, .in = {shifted}});
   }
 
   // What nothing reads is stored, and some of the rest.

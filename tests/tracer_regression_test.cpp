@@ -496,3 +496,18 @@ TEST_CASE("views of inputs that are not row-major are views or copies as eagerly
     }
   CHECK(report_of(f.fast).eager_calls == 0);
 }
+
+TEST_CASE("a result that only its own gradient rule reads is no output of the graph") {
+  std::size_t outputs = 0;
+  auto const counting = [&](ir::Graph const& graph) {
+    outputs = graph.outputs.size();
+    return reference_backend(graph);
+  };
+  auto const f = compile([](Tensor const& x) { return gradients(sum(exp(tanh(x))), std::array{x})[0]; }, {.backend = counting});
+  Tensor x = zeros({3});
+  x.set_requires_grad();
+  for (int call = 0; call < 2; ++call) {
+    CHECK(numbers(f(x)) == std::vector<double>(3, 1.0));  // exp(tanh(0)) * (1 - tanh(0)^2)
+    CHECK(outputs == 1);
+  }
+}

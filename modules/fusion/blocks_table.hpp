@@ -127,6 +127,7 @@ constexpr std::array rows{
     real<[](auto x, auto, auto, auto, auto) { return decltype(x)(0.5) * x * (1 + erf_(x * decltype(x)(0.7071067811865476))); },
          [](auto x, auto, auto, auto, auto) {
            using T = decltype(x);
+           if constexpr (std::is_same_v<T, float>) return tn_gelu_tanh(x);
            return T(0.5) * x * (1 + tanh_(T(0.7978845608028654) * (x + T(0.044715) * x * x * x)));
          }>(ir::ops::gelu),
     any<[](auto x, auto, auto, auto, auto) { return x; }>(ir::ops::clone),

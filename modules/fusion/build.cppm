@@ -18,6 +18,8 @@ struct Analysis {
 std::vector<Way> ways_of(ir::Graph const& graph, std::vector<Place> const& places);
 std::vector<Place> places_of(ir::Graph const& graph);
 Analysis analyse(ir::Graph const& graph, std::vector<Place> const& places, std::vector<Way> const& ways);
+/// The graph with equal values by cheaper ways, up to last places: what a table of rules knows of softmax and its gradient.
+ir::Graph cheaper(ir::Graph const& graph);
 /// Whether a reader computes the node's value again rather than load it: constants and counts.
 bool inlined(ir::Node const& node);
 /// The monoid of a plain reduction; none otherwise.

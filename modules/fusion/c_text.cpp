@@ -15,6 +15,7 @@ struct Override {
   std::string_view op, real{}, whole{};
 };
 constexpr std::array overrides{
+    Override{.op = "gelu", .real = "({a0} == 0 ? 0.5 * {0} * (1 + erf({0} * 0.7071067811865476)) : tn_gelu_tanh({0}))"},
     Override{.op = "sigmoid", .real = "tn_sigmoid({0})"},
     Override{.op = "silu", .real = "({0} * tn_sigmoid({0}))"},
     Override{.op = "floor", .whole = "{0}"},

@@ -86,6 +86,7 @@ DType compute_type(Kernel const& kernel, Step const& step) {
 std::string to_string(Kernel const& kernel, ir::Symbols const* symbols) {
   constexpr std::string_view forms[] = {"pointwise", "row", "split"}, roles[] = {"batch", "row", "column"};
   std::string text = std::format("kernel {} {}", kernel.name, forms[static_cast<std::size_t>(kernel.schedule.form)]);
+  if (kernel.schedule.ahead >= 0) text += std::format(", the next row fetched in pass {}", kernel.schedule.ahead);
   text += " (";
   for (std::size_t a = 0; a < kernel.axes.size(); ++a)
     text += std::format("{}i{} < {} {}", a ? ", " : "", a, size_text(kernel.axes[a].size, symbols), roles[static_cast<std::size_t>(kernel.axes[a].role)]);
@@ -173,6 +174,8 @@ void verify(Kernel const& kernel) {
     check(step.level == level, k, std::format("varies over {}, not {}", roles_text(level), roles_text(step.level)));
     check(step.pass == pass, k, std::format("belongs in pass {}, not {}", pass, step.pass));
   }
+  ensure(kernel.schedule.ahead < passes(kernel) && (kernel.schedule.ahead < 0 || kernel.schedule.form == Form::row),
+         std::format("kernel {}: no pass {} to fetch ahead in", kernel.name, kernel.schedule.ahead));
   for (auto const& store : kernel.stores) {
     check(known(store.step, steps.size()), static_cast<std::size_t>(std::max(store.step, 0)), "is stored and does not exist");
     check(known(store.to.buffer, kernel.buffers.size()) && kernel.buffers[static_cast<std::size_t>(store.to.buffer)].written,
@@ -188,6 +191,20 @@ std::vector<int> partial_steps(Kernel const& kernel) {
   for (int k = 0; std::cmp_less(k, kernel.steps.size()); ++k) {
     auto const& step = kernel.steps[static_cast<std::size_t>(k)];
     if (step.kind == Step::Kind::reduce && ((step.over & over_rows) || kernel.schedule.form == Form::split)) list.push_back(k);
+  }
+  return list;
+}
+std::vector<Access> row_streams(Kernel const& kernel) {
+  std::vector<Access> list;
+  auto const outer = static_cast<std::size_t>(outer_axes(kernel));
+  if (outer == 0 || kernel.axes.size() != outer + 1) return list;
+  for (auto const& step : kernel.steps) {
+    auto const& access = step.access;
+    if (step.kind != Step::Kind::load || access.index >= 0 || access.guard >= 0 || access.strides[outer] != ir::Dim(1)) continue;
+    if (access.strides[outer - 1] == ir::Dim(0)) continue;  // the next row reads the same
+    bool const known = std::ranges::any_of(
+        list, [&](Access const& other) { return other.buffer == access.buffer && other.offset == access.offset && other.strides == access.strides; });
+    if (!known) list.push_back(access);
   }
   return list;
 }

@@ -67,6 +67,7 @@ enum class Form : std::uint8_t {
 };
 struct Schedule {
   Form form = Form::pointwise;
+  int ahead = -1;  ///< row: the pass, the longest one, during which the elements of the next row are fetched from memory; -1: none
 };
 
 /// One loop nest over a space: what device-neutral fusion makes and printers for C, CUDA and the interpreter read.

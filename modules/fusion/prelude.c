@@ -49,6 +49,12 @@ TN float tn_exp(float x) {
   float const p = tn_exp_tail(r) * (r * r) + r + 1.0f;
   return p * tn_float((unsigned)(half + 127) << 23) * tn_float((unsigned)(k - half + 127) << 23);
 }
+/* e^x for x <= 43, scaled to be normal until the last step. */
+TN float tn_exp_down(float x) {
+  x = x < -104.0f ? -104.0f : x;
+  TN_SPLIT(x, t, n, r);
+  return (tn_exp_tail(r) * (r * r) + r + 1.0f) * tn_float((tn_bits(t) << 23) + 0x5f800000u) * 0x1p-64f;
+}
 TN float tn_expm1(float v) {
   float x = v > 89.0f ? 89.0f : v;
   x = x < -25.0f ? -25.0f : x;
@@ -103,6 +109,15 @@ TN float tn_tanh(float x) {
 TN float tn_sigmoid(float x) {
   float const e = tn_exp(-__builtin_fabsf(x)); /* never overflows, so that small results keep their bits */
   return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+/* x (1 + tanh(u / 2)) / 2 = x / (1 + e^-u), which loses nothing where tanh is near -1. */
+TN float tn_gelu_tanh(float x) {
+  float u = x * (-1.5957691216f + x * x * -0.0713548163f);
+  u = u > 89.0f ? 89.0f : u;
+  u = u < -87.0f ? -87.0f : u;
+  TN_SPLIT(u, t, n, r);
+  float const e = (tn_exp_tail(r) * (r * r) + r + 1.0f) * tn_float((tn_bits(t) << 23) + 0x3f000000u); /* half of it, so that 2^128 is not needed */
+  return x / (1.0f + 2.0f * e);
 }
 TN float tn_erf(float x) {
   float const a = __builtin_fabsf(x), s = x * x;

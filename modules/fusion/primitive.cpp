@@ -3,6 +3,7 @@ module tenon.fusion;
 import std;
 import tenon.base;
 import tenon.ir;
+import :build;
 
 namespace tenon::fusion {
 namespace ops = ir::ops;
@@ -43,7 +44,7 @@ ir::Graph primitive(ir::Graph const& graph) {
   };
   if (std::ranges::any_of(lowered.nodes, hard)) lowered = ir::decompose(lowered);
   lowered = ir::merge_common(ir::fold_constants(lowered));
-  return ir::eliminate_dead_code(ir::merge_common(ir::simplify(lowered)));
+  return ir::eliminate_dead_code(ir::merge_common(ir::simplify(cheaper(ir::simplify(lowered)))));
 }
 
 }  // namespace tenon::fusion

@@ -116,6 +116,16 @@ class Printer {
     auto const have = spelling(s.dtype).value, want = spelling(compute).value;
     return have == want ? std::format("v{}", k) : std::format("({})v{}", want, k);
   }
+  // Whether it is exp(x - max(x)), as in softmax: of nothing above 0.
+  bool is_exp_down(Step const& s) const {
+    if (s.op != &ir::ops::exp || s.dtype != DType::f32) return false;
+    auto const& x = step(s.in[0]);
+    if (x.kind != Step::Kind::op || x.op != &ir::ops::sub || x.dtype != DType::f32 || x.attrs.nums.empty() || x.attrs.nums[0].node >= 0) return false;
+    auto const& scale = x.attrs.nums[0];
+    auto const& top = step(x.in[1]);
+    return (scale.kind == ir::ScalarKind::real ? scale.real == 1 : scale.whole == 1) && top.kind == Step::Kind::reduce && top.combine == Monoid::max &&
+           top.in[0] == x.in[0];
+  }
   std::string expression(int k) const {
     auto const& s = step(k);
     auto const& own = spelling(s.dtype);
@@ -132,7 +142,7 @@ class Printer {
         std::vector<std::string> operands, attributes;
         for (auto const in : s.in) operands.push_back(value(in, compute));
         for (auto const& a : element_scalars(*s.op, s.attrs)) attributes.push_back(number(a, compute));
-        auto const text = element_text(*s.op, attributes, operands, compute);
+        auto const text = is_exp_down(s) ? std::format("tn_exp_down({})", operands[0]) : element_text(*s.op, attributes, operands, compute);
         if (s.op == &ir::ops::to && !base::is_real(s.dtype)) {
           if (s.dtype == DType::boolean) return std::format("({}) != 0", text);
           return compute == DType::i64 ? std::format("({})({})", own.value, text) : std::format("({})tn_whole({})", own.value, text);
@@ -218,6 +228,30 @@ class Printer {
     return axes() - outer_;
   }
 
+  // Opens the loop over the columns in pieces, each behind the fetch of a piece of the next row.
+  int loop_ahead() {
+    auto const streams = row_streams(kernel_);
+    for (std::size_t k = 0; k < streams.size(); ++k) {
+      auto const& access = streams[k];
+      base_pointer(access, std::format("f{}", k), true);
+      line(std::format("f{} += {};", k, dim(access.strides[at(outer_ - 1)])));
+    }
+    auto const size = kernel_.axes.back().size;
+    auto const covers = [&](std::int64_t wish) { return size.node < 0 && (size.value <= 256 || size.value % wish == 0); };
+    constexpr std::array<std::int64_t, 7> wishes{256, 384, 320, 512, 192, 448, 128};
+    auto const* const found = std::ranges::find_if(wishes, covers);
+    bool const whole = found != wishes.end();  // pieces of one length cover the columns
+    std::int64_t const piece = !whole ? 256 : std::max<std::int64_t>(std::min(*found, size.value), 1);
+    open(std::format("for (tn_i64 j = 0; j < {0}; j += {1}) {{", dim(size), piece));
+    if (!whole) line(std::format("const tn_i64 end = j + {1} < {0} ? j + {1} : {0};", dim(size), piece));
+    for (std::size_t k = 0; k < streams.size(); ++k)
+      line(std::format("for (tn_i64 c = j; c < j + {}; c += {}) __builtin_prefetch(f{} + c);", piece,
+                       64 / base::bytes_of(kernel_.buffers[at(streams[k].buffer)].dtype), k));
+    line("TN_VECTOR");
+    open(std::format("for (tn_i64 i{0} = j; i{0} < {1}; ++i{0}) {{", outer_, whole ? std::format("j + {}", piece) : "end"));
+    return 2;
+  }
+
   // The indices of the first `count` axes, of which `item` is the place.
   void indices(int count) {
     if (count > 1) line("tn_i64 rest = item;");
@@ -273,7 +307,9 @@ void Printer::pass(int number) {
   for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
     if (auto const& st = kernel_.stores[s]; stored_in(st, number)) base_pointer(st.to, std::format("o{}", s), false);
   }
-  int const opened = loops(kernel_.schedule.form == Form::split || kernel_.schedule.form == Form::pointwise, true);
+  int const opened = number == kernel_.schedule.ahead && axes() == outer_ + 1
+                         ? loop_ahead()
+                         : loops(kernel_.schedule.form == Form::split || kernel_.schedule.form == Form::pointwise, true);
   for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
     if (wanted[at(k)]) {
       if (step(k).keep && step(k).pass < number)

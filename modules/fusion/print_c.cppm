@@ -13,7 +13,8 @@ namespace tenon::fusion {
 /// runs items [lo, hi) of the outer axes and, where columns may be cut, [from, to) of the first inner axis;
 /// void NAME_finish(char *const *b, const tn_i64 *n, const double *q, tn_i64 item, char *part, tn_i64 chunks, tn_i64 stride)
 /// finishes one item (a batch index, or a row of `split`) from the partial results of its chunks, `stride` bytes apart.
-/// A kernel that gathers finds the address of an int behind its buffers and sets it to 1 where an index is out of range; it then reads place 0, which must exist.
+/// A kernel that gathers finds the address of an int behind its buffers and sets it to 1 where an index is out of range; it then reads place 0, which must
+/// exist.
 std::string c_text(Kernel const& kernel);
 /// Whether it gathers.
 bool has_indices(Kernel const& kernel);
@@ -25,6 +26,8 @@ bool has_partials(Kernel const& kernel);
 /// The reductions behind them, as steps; each has one partial element, or one a column.
 std::vector<int> partial_steps(Kernel const& kernel);
 bool partial_per_column(Kernel const& kernel, int step);
+/// What each row reads side by side from a place of its own, once each: of a kernel with one axis of columns.
+std::vector<Access> row_streams(Kernel const& kernel);
 /// Bytes of a partial result or a row buffer of so many elements of 8 (4) bytes.
 inline std::int64_t rounded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 /// Bytes of an element of a kept step's row buffer.

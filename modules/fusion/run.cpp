@@ -70,12 +70,13 @@ void run_call(ir::OpDef const& op, Prepared& l) {
   gemm(product);
 }
 
-// Blocks of rows that stay in a second level cache for what comes behind them.
+// Blocks of rows for what comes behind them: each copies the right operand once more, so they are as large as their rows stay near.
 void run_matmul(Prepared& product, Entry const& behind, Prepared& launch) {
   auto call = gemm_of(product.in[0], product.in[1], product.out[0]);
   call.engine = product.engine;
   auto tiling = fusion::tiling(call, device::threads(), Cut::whole_rows);
-  tiling.rows = std::min<std::int64_t>(tiling.rows, 128);
+  constexpr std::int64_t near = 1 << 20;  // elements
+  tiling.rows = std::min(tiling.rows, std::max<std::int64_t>(near / std::max<std::int64_t>(call.n, 1), 128));
   device::parallel(tiles(call, tiling), [&](std::int64_t k, int) {
     auto const part = tile(call, tiling, k);
     gemm(call, part);

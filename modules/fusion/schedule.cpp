@@ -48,6 +48,19 @@ void keep(Kernel& kernel) {
     if (last[k] > step.pass && price[k] > cheap && bytes + size <= most_kept) step.keep = true, bytes += size;
   }
 }
+// A row that is walked several times is computed on while memory rests; the pass that computes most therefore fetches what the next row reads.
+void fetch_ahead(Kernel& kernel) {
+  kernel.schedule.ahead = -1;
+  if (kernel.schedule.form != Form::row || passes(kernel) < 2) return;
+  auto const columns = static_cast<double>(count(kernel, Role::column));
+  double bytes = 0;
+  for (auto const& access : row_streams(kernel)) bytes += columns * base::bytes_of(kernel.buffers[at(access.buffer)].dtype);
+  if (bytes < 512 || bytes > static_cast<double>(most_kept) / 2) return;
+  std::vector<double> price(at(passes(kernel)), 0);
+  for (auto const& step : kernel.steps)
+    if (step.kind == Step::Kind::op && (step.level & over_columns)) price[at(step.pass)] += step.op->cost;
+  kernel.schedule.ahead = static_cast<int>(std::ranges::max_element(price) - price.begin());
+}
 void collect(Kernel& kernel) {
   kernel.parameters.clear(), kernel.real_parameters.clear();
   auto const whole = [&](Dim dim) {
@@ -84,6 +97,7 @@ void schedule(Kernel& kernel) {
   form = along || across ? Form::row : Form::pointwise;
   if (along && !across && passes(kernel) == 1 && rows < split_rows && columns >= split_columns) form = Form::split;
   keep(kernel);
+  fetch_ahead(kernel);
   collect(kernel);
 }
 

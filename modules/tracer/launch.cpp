@@ -100,6 +100,7 @@ void Session::Data::sort_results(Segment const& from) {
     if (!impl || from.slots[k].input) continue;
     auto const number = static_cast<std::int32_t>(k);
     bool const root = from.slots[k].root == number;
+    if (impl.use_count() == 1 && impl->node) impl->node = nullptr;  // its rule may read the result itself, and hold it by that
     if (impl.use_count() > 1 || (root && impl->storage.use_count() > 1)) {
       now.escaped.push_back(number);
       if (root) now.outputs.push_back(number);

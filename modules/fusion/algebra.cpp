@@ -1,0 +1,143 @@
+// Cheaper ways to equal values, where last places may differ: one rule a line.
+module tenon.fusion;
+import std;
+import tenon.base;
+import tenon.ir;
+import :build;
+
+namespace tenon::fusion {
+namespace ops = ir::ops;
+using ir::Node;
+using ir::Var;
+
+namespace {
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+// The graph that is made; rules add calls to it.
+struct Copy final : ir::Emit {
+  ir::Graph graph{};
+  std::vector<int> moved;  // per value of the old graph
+  base::At place = base::At::current();
+  explicit Copy(ir::Graph const& from) : moved(from.values.size(), -1) {
+    graph.name = from.name, graph.symbols = from.symbols, graph.mutated = from.mutated;
+    for (int const input : from.inputs) graph.inputs.push_back(add(from, input, -1));
+  }
+  int add(ir::Graph const& from, int value, int node) {
+    moved[at(value)] = static_cast<int>(graph.values.size());
+    graph.values.push_back(from.values[at(value)]);
+    graph.values.back().node = node;
+    return moved[at(value)];
+  }
+  int op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir::Attrs attrs) override {
+    return graph.add(op, {inputs.begin(), inputs.end()}, std::move(attrs), place);
+  }
+  ir::Meta const& meta(int value) override { return *graph.values[at(value)].meta; }
+};
+
+// A call with operands in the new graph.
+struct Call {
+  Copy& emit;
+  ir::OpDef const& op;
+  std::span<ir::Input const> inputs;
+  ir::Attrs const& attrs;
+
+  ir::Graph const& graph() const { return emit.graph; }
+  Var value(ir::Input const& input) const { return {input.value >= 0 ? &emit : nullptr, input}; }
+  ir::Dims const& sizes(ir::Input const& input) const { return graph().values[at(input.value)].meta->sizes; }
+  // The call that makes a value, if it is one of `by`.
+  Node const* made(ir::Input const& input, ir::OpDef const& by) const {
+    int const n = input.value < 0 ? -1 : graph().values[at(input.value)].node;
+    return n >= 0 && graph().nodes[at(n)].op == &by ? &graph().nodes[at(n)] : nullptr;
+  }
+  static bool is(ir::Scalar const& scalar, double wish) {
+    return scalar.node < 0 && (scalar.kind == ir::ScalarKind::real ? scalar.real : static_cast<double>(scalar.whole)) == wish;
+  }
+  // a - b, not scaled.
+  Node const* difference(ir::Input const& input) const {
+    auto const* const node = made(input, ops::sub);
+    return node && is(node->attrs.nums[0], 1) && node->inputs[1].value >= 0 ? node : nullptr;
+  }
+  static std::span<ir::Dim const> dims_of(Node const& reduction) {
+    ir::AttrReader reader{reduction.attrs};
+    return reader.list();
+  }
+  // Whether z = sum(exp(x - amax(x))) along the same dims: 1 at least where it is finite. Gives the exp.
+  std::optional<ir::Input> shifted_exp(ir::Input const& z) const {
+    auto const* const sum = made(z, ops::sum);
+    auto const* const e = sum ? made(sum->inputs[0], ops::exp) : nullptr;
+    auto const* const shifted = e ? difference(e->inputs[0]) : nullptr;
+    auto const* const top = shifted ? made(shifted->inputs[1], ops::amax) : nullptr;
+    bool const fits = top && top->inputs[0].value == shifted->inputs[0].value && std::ranges::equal(dims_of(*top), dims_of(*sum));
+    return fits ? std::optional(sum->inputs[0]) : std::nullopt;
+  }
+};
+
+Var sum_of_scattered(Call const& c) {
+  auto const* const scatter = c.made(c.inputs[0], ops::scatter_add);
+  if (!scatter || scatter->inputs[2].value < 0) return {};
+  auto const* const start = c.made(scatter->inputs[0], ops::full);
+  auto const &index = c.sizes(scatter->inputs[1]), &source = c.sizes(scatter->inputs[2]), &target = c.sizes(scatter->inputs[0]);
+  if (!start || !Call::is(start->attrs.nums[0], 0) || !std::ranges::equal(index, source)) return {};
+  int const rank = static_cast<int>(target.size());
+  auto const dim = at(base::wrap_dim("scatter_add", scatter->attrs.ints[0].value, rank));
+  ir::AttrReader reader{c.attrs};
+  auto const gone = reader.list();
+  if (gone.size() != 1 || at(base::wrap_dim("sum", gone[0].value, rank)) != dim) return {};
+  for (std::size_t d = 0; d < target.size(); ++d)
+    if (d != dim && target[d] != source[d]) return {};
+  return ir::call(ops::sum, {c.value(scatter->inputs[2])}, c.attrs);
+}
+Var softmax_of_logarithm(Call const& c) {
+  auto const* const shifted = c.difference(c.inputs[0]);
+  auto const* const log = shifted ? c.made(shifted->inputs[1], ops::log) : nullptr;
+  auto const e = log ? c.shifted_exp(log->inputs[0]) : std::nullopt;
+  if (!e || c.made(*e, ops::exp)->inputs[0].value != shifted->inputs[0].value) return {};
+  return c.value(*e) * ir::call(ops::reciprocal, {c.value(log->inputs[0])});
+}
+Var softmax_by_reciprocal(Call const& c) {
+  if (c.inputs[0].value < 0 || c.inputs[1].value < 0) return {};
+  auto const e = c.shifted_exp(c.inputs[1]);
+  if (!e || e->value != c.inputs[0].value) return {};
+  return c.value(*e) * ir::call(ops::reciprocal, {c.value(c.inputs[1])});
+}
+
+struct Rule {
+  std::string_view text;
+  ir::OpDef const* op;
+  Var (*apply)(Call const& call);
+};
+constexpr Rule rules[] = {
+    {"sum(scatter_add(0, index, x)) -> sum(x), along one dim", &ops::sum, sum_of_scattered},
+    {"exp(s - log(z)) -> exp(s) * (1 / z), where s = x - amax(x) and z = sum(exp(s))", &ops::exp, softmax_of_logarithm},
+    {"exp(s) / z -> exp(s) * (1 / z), where s = x - amax(x) and z = sum(exp(s))", &ops::div, softmax_by_reciprocal},
+};
+}  // namespace
+
+ir::Graph cheaper(ir::Graph const& graph) {
+  Copy copy(graph);
+  ir::Symbols::Scope const scope(&copy.graph.symbols);
+  for (auto const& node : graph.nodes) {
+    auto inputs = node.inputs;
+    for (auto& input : inputs)
+      if (input.value >= 0) input.value = copy.moved[at(input.value)];
+    copy.place = node.at;
+    int instead = -1;
+    for (auto const& rule : rules) {
+      if (rule.op != node.op || instead >= 0) continue;
+      auto const made = rule.apply({copy, *node.op, inputs, node.attrs});
+      auto const& meta = *graph.values[at(node.first)].meta;
+      if (made && made.meta().dtype == meta.dtype && made.meta().sizes == meta.sizes && made.meta().strides == meta.strides) instead = made.input.value;
+    }
+    if (instead >= 0) {
+      copy.moved[at(node.first)] = instead;
+      continue;
+    }
+    int const number = static_cast<int>(copy.graph.nodes.size()), first = static_cast<int>(copy.graph.values.size());
+    for (int k = 0; k < node.results; ++k) copy.add(graph, node.first + k, number);
+    copy.graph.nodes.push_back({node.op, std::move(inputs), node.attrs, first, node.results, node.at, node.module});
+  }
+  for (int const output : graph.outputs) copy.graph.outputs.push_back(copy.moved[at(output)]);
+  return ir::eliminate_dead_code(copy.graph);
+}
+
+}  // namespace tenon::fusion
