@@ -130,7 +130,9 @@ struct Grouper {
         if (input.value < 0) continue;
         int const r = root(input.value), from = graph().values[at(r)].node;
         if (from < 0 || in(from, b) || analysis.escapes[at(r)] || !seen.insert(r).second) continue;
-        bool const last = std::ranges::all_of(analysis.readers[at(r)], [&](int reader) { return in(reader, a) || in(reader, b) || reader < early.highest; });
+        bool const last = std::ranges::all_of(analysis.readers[at(r)], [&](int reader) {
+          return in(reader, a) || in(reader, b) || calls_before[at(reader)] - calls_before[at(early.highest)] < far;
+        });
         if (last) freed += bytes_of(*graph().values[at(r)].meta);
       }
     return made > freed;
