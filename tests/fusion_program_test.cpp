@@ -39,8 +39,9 @@ How const ways[] = {
     {"normal", 3, {}},
     {"reduce_overhead, a thread for every element", 2, {.grain = 1, .mode = fusion::Mode::reduce_overhead}},
     {"interpreter", 1, {.interpret = true}},
-    {"one by one", 4, {.group = {.fuse = false}, .in_place = false, .grain = 3}},
+    {"one by one", 5, {.group = {.fuse = false}, .in_place = false, .grain = 3}},
     {"interpreter, one by one, reduce_overhead", 1, {.group = {.fuse = false}, .interpret = true, .mode = fusion::Mode::reduce_overhead}},
+    {"as little memory as can be", 4, {.memory_budget = 1}},
     {"max_autotune", 25, {.grain = 16, .mode = fusion::Mode::max_autotune, .tune_seconds = 0.01}},
 };
 
@@ -180,6 +181,31 @@ TEST_CASE("random graphs with symbols for sizes and numbers: one program for all
     check(inputs, {}, reference(made.graph, inputs, {}));
   }
   CHECK(resized_runs > count);
+}
+
+TEST_CASE("a product that is read transposed is computed the other way round, and what copied it is gone") {
+  std::mt19937 random(7);
+  for (int const batches : {0, 1, 3})
+    for (bool const also : {false, true}) {  // also returned as it is: then it stays
+      ir::Graph graph;
+      auto const sizes = [&](std::int64_t rows, std::int64_t columns) {
+        return batches ? base::Shape{batches, rows, columns} : base::Shape{rows, columns};
+      };
+      std::vector<double> numbers(static_cast<std::size_t>(std::max(batches, 1)) * 35);
+      for (auto& x : numbers) x = std::normal_distribution<>()(random);
+      auto const a = support::array(base::DType::f32, sizes(7, 5), numbers), b = support::array(base::DType::f32, sizes(5, 6), std::span(numbers).first(numbers.size() / 7 * 6));
+      std::array const in{a.at, b.at};
+      int const x = graph.input(support::meta_of(in[0])), y = graph.input(support::meta_of(in[1]));
+      int const product = graph.add(ir::ops::matmul, {{x, {}}, {y, {}}}, {}, {});
+      int const turned = graph.add(ir::ops::transpose, {{product, {}}}, {.ints = {-2, -1}}, {});
+      int const copy = graph.add(ir::ops::clone, {{turned, {}}}, {}, {});
+      graph.outputs = {copy, graph.add(ir::ops::relu, {{turned, {}}}, {}, {})};
+      if (also) graph.outputs.push_back(product);
+      auto const text = ir::to_string(fusion::primitive(graph));
+      INFO(text);
+      CHECK((text.find("clone") == std::string::npos) == !also);
+      Checked(graph, {})(in, {}, reference(graph, in, {}));
+    }
 }
 
 TEST_CASE("an index out of range is one clear line, compiled or interpreted, and memory beyond the table is not read") {

@@ -13,27 +13,6 @@ using ir::Var;
 namespace {
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-// The graph that is made; rules add calls to it.
-struct Copy final : ir::Emit {
-  ir::Graph graph{};
-  std::vector<int> moved;  // per value of the old graph
-  base::At place = base::At::current();
-  explicit Copy(ir::Graph const& from) : moved(from.values.size(), -1) {
-    graph.name = from.name, graph.symbols = from.symbols, graph.mutated = from.mutated;
-    for (int const input : from.inputs) graph.inputs.push_back(add(from, input, -1));
-  }
-  int add(ir::Graph const& from, int value, int node) {
-    moved[at(value)] = static_cast<int>(graph.values.size());
-    graph.values.push_back(from.values[at(value)]);
-    graph.values.back().node = node;
-    return moved[at(value)];
-  }
-  int op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir::Attrs attrs) override {
-    return graph.add(op, {inputs.begin(), inputs.end()}, std::move(attrs), place);
-  }
-  ir::Meta const& meta(int value) override { return *graph.values[at(value)].meta; }
-};
-
 // A call with operands in the new graph.
 struct Call {
   Copy& emit;
@@ -41,7 +20,7 @@ struct Call {
   std::span<ir::Input const> inputs;
   ir::Attrs const& attrs;
 
-  ir::Graph const& graph() const { return emit.graph; }
+  ir::Graph const& graph() const { return emit.to; }
   Var value(ir::Input const& input) const { return {input.value >= 0 ? &emit : nullptr, input}; }
   ir::Dims const& sizes(ir::Input const& input) const { return graph().values[at(input.value)].meta->sizes; }
   // The call that makes a value, if it is one of `by`.
@@ -113,13 +92,58 @@ constexpr Rule rules[] = {
 };
 }  // namespace
 
+Copy::Copy(ir::Graph const& graph) : from(graph), moved(graph.values.size(), -1) {
+  to.name = from.name, to.symbols = from.symbols, to.mutated = from.mutated;
+  for (int const input : from.inputs) to.inputs.push_back(value(input, -1));
+}
+int Copy::value(int old, int node) {
+  moved[at(old)] = static_cast<int>(to.values.size());
+  to.values.push_back(from.values[at(old)]);
+  to.values.back().node = node;
+  return moved[at(old)];
+}
+int Copy::op(ir::OpDef const& op, std::span<ir::Input const> inputs, ir::Attrs attrs) {
+  return to.add(op, {inputs.begin(), inputs.end()}, std::move(attrs), place);
+}
+ir::Meta const& Copy::meta(int value) { return *to.values[at(value)].meta; }
+std::vector<ir::Input> Copy::inputs(Node const& node) const {
+  auto list = node.inputs;
+  for (auto& input : list)
+    if (input.value >= 0) input.value = moved[at(input.value)];
+  return list;
+}
+void Copy::node(Node const& node) {
+  auto list = inputs(node);
+  bool same = true;
+  for (std::size_t k = 0; k < list.size(); ++k) {
+    if (list[k].value < 0) continue;
+    auto const &was = *from.values[at(node.inputs[k].value)].meta, &now = meta(list[k].value);
+    same &= was.dtype == now.dtype && was.sizes == now.sizes && was.strides == now.strides;
+  }
+  int const number = static_cast<int>(to.nodes.size());
+  if (same) {
+    int const first = static_cast<int>(to.values.size());
+    for (int k = 0; k < node.results; ++k) value(node.first + k, number);
+    to.nodes.push_back({node.op, std::move(list), node.attrs, first, node.results, node.at, node.module});
+    return;
+  }
+  int const first = to.add(*node.op, std::move(list), node.attrs, node.at);
+  to.nodes.back().module = node.module;
+  for (int k = 0; k < node.results; ++k) {
+    moved[at(node.first + k)] = first + k;
+    to.values[at(first + k)].name = from.values[at(node.first + k)].name;
+  }
+}
+ir::Graph Copy::finish() {
+  for (int const output : from.outputs) to.outputs.push_back(moved[at(output)]);
+  return std::move(to);
+}
+
 ir::Graph cheaper(ir::Graph const& graph) {
   Copy copy(graph);
-  ir::Symbols::Scope const scope(&copy.graph.symbols);
+  ir::Symbols::Scope const scope(&copy.to.symbols);
   for (auto const& node : graph.nodes) {
-    auto inputs = node.inputs;
-    for (auto& input : inputs)
-      if (input.value >= 0) input.value = copy.moved[at(input.value)];
+    auto const inputs = copy.inputs(node);
     copy.place = node.at;
     int instead = -1;
     for (auto const& rule : rules) {
@@ -128,16 +152,12 @@ ir::Graph cheaper(ir::Graph const& graph) {
       auto const& meta = *graph.values[at(node.first)].meta;
       if (made && made.meta().dtype == meta.dtype && made.meta().sizes == meta.sizes && made.meta().strides == meta.strides) instead = made.input.value;
     }
-    if (instead >= 0) {
+    if (instead >= 0)
       copy.moved[at(node.first)] = instead;
-      continue;
-    }
-    int const number = static_cast<int>(copy.graph.nodes.size()), first = static_cast<int>(copy.graph.values.size());
-    for (int k = 0; k < node.results; ++k) copy.add(graph, node.first + k, number);
-    copy.graph.nodes.push_back({node.op, std::move(inputs), node.attrs, first, node.results, node.at, node.module});
+    else
+      copy.node(node);
   }
-  for (int const output : graph.outputs) copy.graph.outputs.push_back(copy.moved[at(output)]);
-  return ir::eliminate_dead_code(copy.graph);
+  return ir::eliminate_dead_code(copy.finish());
 }
 
 }  // namespace tenon::fusion

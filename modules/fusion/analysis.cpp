@@ -95,8 +95,7 @@ std::vector<Way> ways_of(ir::Graph const& graph, std::vector<Place> const& place
       if (reduction_of(*node.op) != Monoid::none) return Way::loop;
       for (auto const& special : specials)
         if (special.op == node.op) return special.fits(graph, node) ? Way::loop : Way::call;
-      bool const symbolic = std::ranges::any_of(node.attrs.nums, [](ir::Scalar const& s) { return s.node >= 0; });
-      return node.op->kind == ir::Kind::pointwise && !node.op->source.empty() && tensors && !symbolic ? Way::loop : Way::call;
+      return node.op->kind == ir::Kind::pointwise && !node.op->source.empty() && tensors ? Way::loop : Way::call;
     };
     ways.push_back(way());
   }

@@ -44,7 +44,7 @@ ir::Graph primitive(ir::Graph const& graph) {
   };
   if (std::ranges::any_of(lowered.nodes, hard)) lowered = ir::decompose(lowered);
   lowered = ir::merge_common(ir::fold_constants(lowered));
-  return ir::eliminate_dead_code(ir::merge_common(ir::simplify(cheaper(ir::simplify(lowered)))));
+  return ir::eliminate_dead_code(ir::merge_common(ir::simplify(turned_products(cheaper(ir::simplify(lowered))))));
 }
 
 }  // namespace tenon::fusion
