@@ -136,13 +136,13 @@ std::string Elements::left(Step const& s, std::string const& holder) const {
   auto const text = how.exit.empty() ? holder : std::format("{}({})", how.exit, holder);
   return spelling(s.dtype).value == how.holder ? text : std::format("({}){}", spelling(s.dtype).value, text);
 }
-void Elements::store(Store const& s, std::string const& name) {
+void Elements::store(Store const& s, std::string const& place) {
   auto const& how = spelling(kernel_.buffers[at(s.to.buffer)].dtype);
   DType const type = kernel_.buffers[at(s.to.buffer)].dtype;
   auto const text = value(s.step, base::is_real(type)                       ? (type == DType::f64 ? DType::f64 : DType::f32)
                                   : step(s.step).kind == Step::Kind::number ? DType::i64
                                                                             : step(s.step).dtype);
-  line(std::format("{} = {};", element(s.to, name), converted(how.to, text)));
+  line(std::format("{} = {};", place, converted(how.to, text)));
 }
 
 }  // namespace tenon::fusion

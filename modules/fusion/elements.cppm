@@ -45,7 +45,7 @@ class Elements {
   void combine(Step const& s, std::string const& holder, std::string const& entry);
   std::string entry(Step const& s) const;
   std::string left(Step const& s, std::string const& holder) const;
-  void store(Store const& s, std::string const& name);
+  void store(Store const& s, std::string const& place);
 };
 
 }  // namespace tenon::fusion

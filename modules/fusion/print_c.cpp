@@ -3,6 +3,7 @@ module tenon.fusion;
 import std;
 import tenon.base;
 import tenon.ir;
+import tenon.device;
 import :print_c;
 import :c_types;
 import :elements;
@@ -14,7 +15,8 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 class Printer : Elements {
  public:
-  explicit Printer(Kernel const& kernel) : Elements(kernel), partials_(partial_steps(kernel)), post_(post_steps()) {}
+  Printer(Kernel const& kernel, std::int64_t stream_from)
+      : Elements(kernel), stream_from_(stream_from), partials_(partial_steps(kernel)), post_(post_steps()) {}
   std::string text() {
     for (auto const& line : kernel_.origin) text_ += "// " + line + "\n";
     main();
@@ -23,6 +25,9 @@ class Printer : Elements {
   }
 
  private:
+  std::int64_t stream_from_;  // bytes
+  bool any_streamed_ = false;
+  std::string piece_end_;
   std::vector<int> partials_;
   std::vector<char> post_;
 
@@ -80,27 +85,46 @@ class Printer : Elements {
     return axes() - outer_;
   }
 
-  // Opens the loop over the columns in pieces, each behind the fetch of a piece of the next row.
-  int loop_ahead() {
-    auto const streams = row_streams(kernel_);
-    for (std::size_t k = 0; k < streams.size(); ++k) {
-      auto const& access = streams[k];
-      base_pointer(access, std::format("f{}", k), true);
-      line(std::format("f{} += {};", k, dim(access.strides[at(outer_ - 1)])));
+  // Whether a store's elements are written past the caches: so many that whoever reads them finds nothing there, and side by side.
+  bool streamed(Store const& store) const {
+    if (axes() != outer_ + 1 || kernel_.schedule.form == Form::split || store.to.index >= 0 || store.to.guard >= 0) return false;
+    if (store.to.strides[at(outer_)] != Dim(1) || kernel_.axes.back().size.value < 128) return false;
+    std::int64_t bytes = base::bytes_of(kernel_.buffers[at(store.to.buffer)].dtype);
+    for (int a = 0; a < axes(); ++a)
+      if (store.to.strides[at(a)] != Dim(0)) bytes *= kernel_.axes[at(a)].size.value;
+    return bytes >= stream_from_;
+  }
+  // Opens the loop over the columns in pieces. The next row's are fetched a piece at a time, and what is streamed is gathered by pieces.
+  int pieces(bool ahead, bool cut, std::vector<std::size_t> const& streams) {
+    auto const rows = ahead ? row_streams(kernel_) : std::vector<Access>();
+    for (std::size_t k = 0; k < rows.size(); ++k) {
+      base_pointer(rows[k], std::format("f{}", k), true);
+      line(std::format("f{} += {};", k, dim(rows[k].strides[at(outer_ - 1)])));
     }
     auto const size = kernel_.axes.back().size;
-    auto const covers = [&](std::int64_t wish) { return size.node < 0 && (size.value <= 256 || size.value % wish == 0); };
+    auto const covers = [&](std::int64_t wish) { return !cut && size.node < 0 && (size.value <= 256 || size.value % wish == 0); };
     constexpr std::array<std::int64_t, 7> wishes{256, 384, 320, 512, 192, 448, 128};
     auto const* const found = std::ranges::find_if(wishes, covers);
     bool const whole = found != wishes.end();  // pieces of one length cover the columns
     std::int64_t const piece = !whole ? 256 : std::max<std::int64_t>(std::min(*found, size.value), 1);
-    open(std::format("for (tn_i64 j = 0; j < {0}; j += {1}) {{", dim(size), piece));
-    if (!whole) line(std::format("const tn_i64 end = j + {1} < {0} ? j + {1} : {0};", dim(size), piece));
-    for (std::size_t k = 0; k < streams.size(); ++k)
+    for (auto const s : streams) {
+      auto const to = kernel_.stores[s].to.buffer;
+      std::string apart;  // what is also read lies in the caches already
+      for (auto const& other : kernel_.steps)
+        if (auto const test = std::format("b[{}] != b[{}]", to, other.access.buffer); other.kind == Step::Kind::load && apart.find(test) == std::string::npos)
+          apart += (apart.empty() ? "" : " && ") + test;
+      line(std::format("{} t{}[{}] __attribute__((aligned(64)));", spelling(kernel_.buffers[at(to)].dtype).memory, s, piece));
+      line(std::format("const int apart{} = {};", s, apart.empty() ? "1" : apart));
+    }
+    auto const last = cut ? "to" : dim(size);
+    open(std::format("for (tn_i64 j = {}; j < {}; j += {}) {{", cut ? "from" : "0", last, piece));
+    if (!whole) line(std::format("const tn_i64 end = j + {1} < {0} ? j + {1} : {0};", last, piece));
+    for (std::size_t k = 0; k < rows.size(); ++k)
       line(std::format("for (tn_i64 c = j; c < j + {}; c += {}) __builtin_prefetch(f{} + c);", piece,
-                       64 / base::bytes_of(kernel_.buffers[at(streams[k].buffer)].dtype), k));
+                       64 / base::bytes_of(kernel_.buffers[at(rows[k].buffer)].dtype), k));
     line("TN_VECTOR");
-    open(std::format("for (tn_i64 i{0} = j; i{0} < {1}; ++i{0}) {{", outer_, whole ? std::format("j + {}", piece) : "end"));
+    piece_end_ = whole ? std::format("j + {}", piece) : "end";
+    open(std::format("for (tn_i64 i{0} = j; i{0} < {1}; ++i{0}) {{", outer_, piece_end_));
     return 2;
   }
 
@@ -159,9 +183,12 @@ void Printer::pass(int number) {
   for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
     if (auto const& st = kernel_.stores[s]; stored_in(st, number)) base_pointer(st.to, std::format("o{}", s), false);
   }
-  int const opened = number == kernel_.schedule.ahead && axes() == outer_ + 1
-                         ? loop_ahead()
-                         : loops(kernel_.schedule.form == Form::split || kernel_.schedule.form == Form::pointwise, true);
+  std::vector<std::size_t> streams;
+  for (std::size_t k = 0; k < kernel_.stores.size(); ++k)
+    if (stored_in(kernel_.stores[k], number) && streamed(kernel_.stores[k])) streams.push_back(k);
+  bool const cut = kernel_.schedule.form == Form::split || kernel_.schedule.form == Form::pointwise;
+  bool const ahead = number == kernel_.schedule.ahead && axes() == outer_ + 1;
+  int const opened = ahead || !streams.empty() ? pieces(ahead, cut, streams) : loops(cut, true);
   for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
     if (wanted[at(k)]) {
       if (step(k).keep && step(k).pass < number)
@@ -176,9 +203,19 @@ void Printer::pass(int number) {
     }
   }
   for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
-    if (auto const& st = kernel_.stores[s]; stored_in(st, number)) store(st, std::format("o{}", s));
+    auto const& st = kernel_.stores[s];
+    if (!stored_in(st, number)) continue;
+    bool const gathered = std::ranges::find(streams, s) != streams.end();
+    store(st, gathered ? std::format("t{}[i{} - j]", s, outer_) : element(st.to, std::format("o{}", s)));
   }
-  for (int k = 0; k < opened + 1; ++k) close();
+  for (int k = 0; k < opened + 1; ++k) {
+    close();
+    if (k > 0) continue;
+    for (auto const s : streams)
+      line(std::format("tn_stream(o{0} + j, t{0}, ({1} - j) * {2}, apart{0});", s, piece_end_,
+                       base::bytes_of(kernel_.buffers[at(kernel_.stores[s].to.buffer)].dtype)));
+  }
+  if (!streams.empty()) any_streamed_ = true;
   for (int k : partials_)
     if (is_here(k) && !partial_per_column(kernel_, k)) {  // a row's share joins the chunk's
       auto const& s = step(k);
@@ -210,7 +247,7 @@ void Printer::row_stage(int number) {
     auto const& st = kernel_.stores[s];
     if (post_[at(st.step)] || per_column(st) || step(st.step).pass != number) continue;
     base_pointer(st.to, std::format("o{}", s), false);
-    store(st, std::format("o{}", s));
+    store(st, element(st.to, std::format("o{}", s)));
   }
 }
 
@@ -227,6 +264,7 @@ void Printer::main() {
   int const last = passes(kernel_);
   for (int number = 0; number <= last; ++number) row_stage(number), pass(number);
   close();
+  if (any_streamed_) line("tn_streamed();");
   report_index();
   close();
 }
@@ -283,7 +321,8 @@ void Printer::finish() {
         define(k);
     }
     for (std::size_t s = 0; s < kernel_.stores.size(); ++s)
-      if (post_[at(kernel_.stores[s].step)] && inner(kernel_.stores[s].step) == (level == 1)) store(kernel_.stores[s], std::format("o{}", s));
+      if (post_[at(kernel_.stores[s].step)] && inner(kernel_.stores[s].step) == (level == 1))
+        store(kernel_.stores[s], element(kernel_.stores[s].to, std::format("o{}", s)));
     for (int k = 0; k < opened; ++k) close();
   }
   report_index();
@@ -291,7 +330,8 @@ void Printer::finish() {
 }
 }  // namespace
 
-std::string c_text(Kernel const& kernel) { return Printer(kernel).text(); }
+std::int64_t stream_from() { return std::clamp<std::int64_t>(device::cpu().l3 / 2, 8 << 20, 32 << 20); }
+std::string c_text(Kernel const& kernel, std::int64_t stream_from) { return Printer(kernel, stream_from).text(); }
 bool has_indices(Kernel const& kernel) {
   return std::ranges::any_of(kernel.steps, [](Step const& step) { return step.kind == Step::Kind::load && step.access.index >= 0; });
 }
