@@ -8,7 +8,7 @@ import :run;
 
 namespace tenon::fusion {
 
-extern "C++" std::string printed(Kernel const& kernel) { return c_text(kernel); }
+extern "C++" std::string printed(Kernel const& kernel, std::int64_t stream_from) { return c_text(kernel, stream_from); }
 
 /// Runs compiled functions; partial results are of chunks of about `share` points.
 extern "C++" void run_printed(Kernel const& kernel, void* main, void* finish, std::span<std::int64_t const> parameters, std::span<double const> real_parameters,

@@ -10,7 +10,7 @@ import tenon.fusion;
 using namespace tenon;
 
 namespace tenon::fusion {
-std::string printed(Kernel const& kernel);
+std::string printed(Kernel const& kernel, std::int64_t stream_from);
 void run_printed(Kernel const& kernel, void* main, void* finish, std::span<std::int64_t const> parameters, std::span<double const> real_parameters,
                  std::span<std::byte* const> buffers, std::int64_t share);
 }  // namespace tenon::fusion
@@ -29,7 +29,7 @@ TEST_CASE("random kernels: as C they give what they mean") {
       std::mt19937 random(static_cast<unsigned>(seed) + 10'000);
       list.push_back(support::random_kernel(random, {.points = seed % 4 == 0 ? 4'000 : 600, .empty = false}));
       list.back().kernel.name = std::format("kernel_{}", seed);
-      text += fusion::printed(list.back().kernel);
+      text += fusion::printed(list.back().kernel, seed % 3 ? 1 << 20 : 0);
     }
     device::Library const library(device::compile(*device::toolchain(), text).bytes, "tenon_printed");
     for (auto& made : list) {
@@ -37,7 +37,7 @@ TEST_CASE("random kernels: as C they give what they mean") {
       fusion::run_printed(made.kernel, library.symbol(made.kernel.name), library.symbol(made.kernel.name + "_finish"), made.parameters, made.real_parameters,
                           support::addresses(buffers), 300);
       auto const wrong = support::differences(made, buffers, &closed, &all);
-      if (!wrong.empty()) FAIL_CHECK(made.kernel.name << ":\n" << wrong << fusion::to_string(made.kernel) << fusion::printed(made.kernel));
+      if (!wrong.empty()) FAIL_CHECK(made.kernel.name << ":\n" << wrong << fusion::to_string(made.kernel) << fusion::printed(made.kernel, 0));
     }
   }
   CHECK(static_cast<double>(closed) > 0.7 * static_cast<double>(all));

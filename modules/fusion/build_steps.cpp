@@ -66,7 +66,20 @@ std::optional<Strides> Builder::row_major(int value, Link const* chain) {
   return layout(m.sizes, ir::contiguous_meta(m.dtype, m.device, m.sizes).strides, 0, m.dtype, chain);
 }
 
+// The step that computes the same already, as through other views of a value; -1: none. Loads and numbers are looked for where they are made.
+int Builder::known(Step const& step) const {
+  auto const same_number = [](ir::Scalar const& a, ir::Scalar const& b) { return a.node == b.node && ir::same_value(a, b); };
+  for (std::size_t k = 0; k < kernel_.steps.size(); ++k) {
+    auto const& s = kernel_.steps[k];
+    if (s.op == step.op && s.in == step.in && s.kind == step.kind && s.dtype == step.dtype && s.axis == step.axis && s.combine == step.combine &&
+        s.over == step.over && s.attrs.ints == step.attrs.ints && std::ranges::equal(s.attrs.nums, step.attrs.nums, same_number))
+      return static_cast<int>(k);
+  }
+  return -1;
+}
 int Builder::add(Step step) {
+  bool const may_be_known = step.kind != Step::Kind::load && step.kind != Step::Kind::number;
+  if (int const there = may_be_known ? known(step) : -1; there >= 0) return there;
   for (auto const in : step.in) reads(step, in);
   if (step.kind == Step::Kind::load) {
     for (std::size_t d = 0; d < sizes_.size(); ++d)

@@ -65,6 +65,7 @@ class Builder {
   std::optional<Strides> row_major(int value, Link const* chain);
 
   // -- steps
+  int known(Step const& step) const;
   int add(Step step);
   void reads(Step& step, int in) const;
   int number(ir::Scalar scalar);

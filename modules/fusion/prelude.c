@@ -30,6 +30,30 @@ TN tn_i64 tn_place(tn_i64 index, tn_i64 size, int wanted, int *bad) {
   return out ? 0 : place;
 }
 
+/* Copies a piece of an output: past the caches, where it will not be read soon and does not lie in them already; then a fence before anybody reads. */
+#if defined(__clang__) && defined(__x86_64__)
+TN void tn_stream(void *to, const void *from, tn_i64 bytes, int apart) {
+  typedef long long tn_line __attribute__((vector_size(64)));
+  char *const o = (char *)to;
+  const char *const t = (const char *)from;
+  tn_i64 const head = (tn_i64)(-(tn_u64)o & 63);
+  tn_i64 k = 0;
+  if (apart && head < bytes) {
+    if (head) __builtin_memcpy(o, t, (unsigned long)head);
+    for (k = head; k + 64 <= bytes; k += 64) {
+      tn_line v;
+      __builtin_memcpy(&v, t + k, 64);
+      __builtin_nontemporal_store(v, (tn_line *)(o + k));
+    }
+  }
+  if (k < bytes) __builtin_memcpy(o + k, t + k, (unsigned long)(bytes - k));
+}
+TN void tn_streamed(void) { __builtin_ia32_sfence(); }
+#else
+TN void tn_stream(void *to, const void *from, tn_i64 bytes, int apart) { __builtin_memcpy(to, from, (unsigned long)bytes); }
+TN void tn_streamed(void) {}
+#endif
+
 /* x = n ln 2 + r with |r| <= ln 2 / 2: adding 1.5 * 2^23 rounds to a whole number and leaves it in the low bits. */
 #define TN_SPLIT(x, t, n, r)                               \
   float const t = (x) * 1.44269504f + 12582912.0f;         \

@@ -3,18 +3,20 @@ module tenon.fusion;
 import std;
 import tenon.base;
 import tenon.ir;
+import tenon.device;
 import :print_c;
 import :c_types;
+import :elements;
 
 namespace tenon::fusion {
-using ir::Dim;
 
 namespace {
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-class Printer {
+class Printer : Elements {
  public:
-  explicit Printer(Kernel const& kernel) : kernel_(kernel), outer_(outer_axes(kernel)), partials_(partial_steps(kernel)), post_(post_steps()) {}
+  Printer(Kernel const& kernel, std::int64_t stream_from)
+      : Elements(kernel), stream_from_(stream_from), partials_(partial_steps(kernel)), post_(post_steps()) {}
   std::string text() {
     for (auto const& line : kernel_.origin) text_ += "// " + line + "\n";
     main();
@@ -23,23 +25,12 @@ class Printer {
   }
 
  private:
-  Kernel const& kernel_;
-  int outer_;
+  std::int64_t stream_from_;  // bytes
+  bool any_streamed_ = false;
+  std::string piece_end_;
   std::vector<int> partials_;
   std::vector<char> post_;
-  std::string text_;
-  int depth_ = 0;
 
-  void line(std::string const& words) {
-    text_.append(at(2 * depth_), ' ');
-    text_ += words + "\n";
-  }
-  void open(std::string const& words) { line(words), ++depth_; }
-  void close() { --depth_, line("}"); }
-
-  Step const& step(int k) const { return kernel_.steps[at(k)]; }
-  int axes() const { return static_cast<int>(kernel_.axes.size()); }
-  bool inner(int k) const { return (step(k).level & over_columns) != 0; }
   bool per_column(Store const& store) const {
     return inner(store.step) || std::ranges::any_of(std::span(store.to.strides).subspan(at(outer_)), [](Dim d) { return d.node >= 0 || d.value != 0; });
   }
@@ -59,140 +50,6 @@ class Printer {
       post[at(k)] = after;
     }
     return post;
-  }
-
-  std::string dim(Dim d) const {
-    if (d.node < 0) return std::to_string(d.value);
-    auto const found = std::ranges::find(kernel_.parameters, d);
-    base::ensure(found != kernel_.parameters.end(), "a size is no parameter");
-    return std::format("n{}", found - kernel_.parameters.begin());
-  }
-  std::string number(ir::Scalar const& s, DType compute) const {
-    if (s.node < 0) return number_text(s, compute);
-    auto const type = std::string(spelling(compute).value);
-    if (s.kind == ir::ScalarKind::whole) return "(" + type + ")" + dim(Dim(s.whole, s.node, s.owner));
-    auto const found = std::ranges::find(kernel_.real_parameters, s.node, &ir::Scalar::node);
-    base::ensure(found != kernel_.real_parameters.end(), "a number is no parameter");
-    return std::format("({})q{}", type, found - kernel_.real_parameters.begin());
-  }
-  std::string product(int first, int last) const {
-    std::string text;
-    for (int a = first; a < last; ++a) text += (text.empty() ? "" : " * ") + dim(kernel_.axes[at(a)].size);
-    return text.empty() ? "1" : text;
-  }
-  // The place of a point among all inner ones.
-  std::string place() const {
-    std::string text;
-    for (int a = outer_; a < axes(); ++a) text = text.empty() ? std::format("i{}", a) : std::format("({}) * {} + i{}", text, dim(kernel_.axes[at(a)].size), a);
-    return text.empty() ? "0" : text;
-  }
-  std::string offset(Access const& access, int first, int last, bool constant) const {
-    std::string text;
-    auto const add = [&](std::string const& term) { text += (text.empty() ? "" : " + ") + term; };
-    if (constant && !(access.offset.node < 0 && access.offset.value == 0)) add(dim(access.offset));
-    for (int a = first; a < last; ++a) {
-      auto const stride = access.strides[at(a)];
-      if (stride.node < 0 && stride.value == 0) continue;
-      add(stride.node < 0 && stride.value == 1 ? std::format("i{}", a) : std::format("i{} * {}", a, dim(stride)));
-    }
-    return text.empty() ? "0" : text;
-  }
-  void base_pointer(Access const& access, std::string const& name, bool read) {
-    auto const& memory = spelling(kernel_.buffers[at(access.buffer)].dtype).memory;
-    line(std::format("{0}{1} *{2} = ({0}{1} *)b[{3}] + ({4});", read ? "const " : "", memory, name, access.buffer, offset(access, 0, outer_, true)));
-  }
-  std::string element(Access const& access, std::string const& name) const {
-    std::string where = offset(access, outer_, axes(), false);
-    if (access.index >= 0) {
-      auto const guard = access.guard >= 0 ? std::format("v{}", access.guard) : "1";
-      where += std::format(" + tn_place({}, {}, {}, &bad) * {}", value(access.index, DType::i64), dim(access.index_size), guard, dim(access.index_stride));
-    }
-    return std::format("{}[{}]", name, where);
-  }
-  static std::string converted(std::string_view by, std::string const& text) { return by.empty() ? text : std::format("{}({})", by, text); }
-  std::string value(int k, DType compute) const {
-    auto const& s = step(k);
-    if (s.kind == Step::Kind::number) return number(s.number, compute);
-    auto const have = spelling(s.dtype).value, want = spelling(compute).value;
-    return have == want ? std::format("v{}", k) : std::format("({})v{}", want, k);
-  }
-  // Whether it is exp(x - max(x)), as in softmax: of nothing above 0.
-  bool is_exp_down(Step const& s) const {
-    if (s.op != &ir::ops::exp || s.dtype != DType::f32) return false;
-    auto const& x = step(s.in[0]);
-    if (x.kind != Step::Kind::op || x.op != &ir::ops::sub || x.dtype != DType::f32 || x.attrs.nums.empty() || x.attrs.nums[0].node >= 0) return false;
-    auto const& scale = x.attrs.nums[0];
-    auto const& top = step(x.in[1]);
-    return (scale.kind == ir::ScalarKind::real ? scale.real == 1 : scale.whole == 1) && top.kind == Step::Kind::reduce && top.combine == Monoid::max &&
-           top.in[0] == x.in[0];
-  }
-  std::string expression(int k) const {
-    auto const& s = step(k);
-    auto const& own = spelling(s.dtype);
-    switch (s.kind) {
-      case Step::Kind::load: {
-        auto const& how = spelling(kernel_.buffers[at(s.access.buffer)].dtype);
-        auto const read = converted(how.from, element(s.access, std::format("p{}", k)));
-        return s.access.guard >= 0 ? std::format("v{} ? {} : 0", s.access.guard, read) : read;
-      }
-      case Step::Kind::index:
-        return std::format("i{}", s.axis);
-      case Step::Kind::op: {
-        auto const compute = compute_type(kernel_, s);
-        std::vector<std::string> operands, attributes;
-        for (auto const in : s.in) operands.push_back(value(in, compute));
-        for (auto const& a : element_scalars(*s.op, s.attrs)) attributes.push_back(number(a, compute));
-        auto const text = is_exp_down(s) ? std::format("tn_exp_down({})", operands[0]) : element_text(*s.op, attributes, operands, compute);
-        if (s.op == &ir::ops::to && !base::is_real(s.dtype)) {
-          if (s.dtype == DType::boolean) return std::format("({}) != 0", text);
-          return compute == DType::i64 ? std::format("({})({})", own.value, text) : std::format("({})tn_whole({})", own.value, text);
-        }
-        if (s.op == &ir::ops::to && own.to.starts_with("tn_")) {  // one rounding, from what the operand is
-          auto const& operand = step(s.in[0]);
-          bool const whole = operand.kind != Step::Kind::number && !base::is_real(operand.dtype);
-          auto const narrow = whole                   ? std::format("tn_odd_i64({})", value(s.in[0], DType::i64))
-                              : compute == DType::f64 ? std::format("tn_odd({})", text)
-                                                      : text;
-          return std::format("{}({}({}))", own.from, own.to, narrow);
-        }
-        return compute == s.dtype ? text : std::format("({})({})", own.value, text);
-      }
-      default:
-        return "0";
-    }
-  }
-  void define(int k) {
-    if (step(k).kind == Step::Kind::number) return;
-    line(std::format("{} v{} = {};", spelling(step(k).dtype).value, k, expression(k)));
-  }
-  void combine(Step const& s, std::string const& holder, std::string const& entry) {
-    if (s.combine == Monoid::sum || s.combine == Monoid::prod) {  // only the sum may be reordered, so that it runs in vectors
-      bool const sums = s.combine == Monoid::sum;
-      line(base::is_real(s.dtype) ? std::format("{{ TN_REORDER {} {}= {}; }}", holder, sums ? "+" : "*", entry)
-                                  : std::format("{0} = {2}({0}, {1});", holder, entry, sums ? "tn_add_i64" : "tn_mul_i64"));
-    } else {
-      line(std::format("{{ {3} t = {1}; {0} = t {2} {0} ? t : {0}; }}", holder, entry, s.combine == Monoid::max ? ">" : "<", combine_of(s).holder));
-    }
-  }
-  std::string entry(Step const& s) const {
-    int const in = s.in[0];
-    DType const type = s.dtype == DType::f64 ? DType::f64 : base::is_real(s.dtype) ? DType::f32 : DType::i64;
-    auto const& how = combine_of(s);
-    auto const text = value(in, type);
-    return how.entry.starts_with("tn_") ? std::format("{}({})", how.entry, text) : text;
-  }
-  std::string left(Step const& s, std::string const& holder) const {
-    auto const& how = combine_of(s);
-    auto const text = how.exit.empty() ? holder : std::format("{}({})", how.exit, holder);
-    return spelling(s.dtype).value == how.holder ? text : std::format("({}){}", spelling(s.dtype).value, text);
-  }
-  void store(Store const& s, std::string const& name) {
-    auto const& how = spelling(kernel_.buffers[at(s.to.buffer)].dtype);
-    DType const type = kernel_.buffers[at(s.to.buffer)].dtype;
-    auto const text = value(s.step, base::is_real(type)                       ? (type == DType::f64 ? DType::f64 : DType::f32)
-                                    : step(s.step).kind == Step::Kind::number ? DType::i64
-                                                                              : step(s.step).dtype);
-    line(std::format("{} = {};", element(s.to, name), converted(how.to, text)));
   }
 
   void parameters(bool main_function) {
@@ -228,27 +85,46 @@ class Printer {
     return axes() - outer_;
   }
 
-  // Opens the loop over the columns in pieces, each behind the fetch of a piece of the next row.
-  int loop_ahead() {
-    auto const streams = row_streams(kernel_);
-    for (std::size_t k = 0; k < streams.size(); ++k) {
-      auto const& access = streams[k];
-      base_pointer(access, std::format("f{}", k), true);
-      line(std::format("f{} += {};", k, dim(access.strides[at(outer_ - 1)])));
+  // Whether a store's elements are written past the caches: so many that whoever reads them finds nothing there, and side by side.
+  bool streamed(Store const& store) const {
+    if (axes() != outer_ + 1 || kernel_.schedule.form == Form::split || store.to.index >= 0 || store.to.guard >= 0) return false;
+    if (store.to.strides[at(outer_)] != Dim(1) || kernel_.axes.back().size.value < 128) return false;
+    std::int64_t bytes = base::bytes_of(kernel_.buffers[at(store.to.buffer)].dtype);
+    for (int a = 0; a < axes(); ++a)
+      if (store.to.strides[at(a)] != Dim(0)) bytes *= kernel_.axes[at(a)].size.value;
+    return bytes >= stream_from_;
+  }
+  // Opens the loop over the columns in pieces. The next row's are fetched a piece at a time, and what is streamed is gathered by pieces.
+  int pieces(bool ahead, bool cut, std::vector<std::size_t> const& streams) {
+    auto const rows = ahead ? row_streams(kernel_) : std::vector<Access>();
+    for (std::size_t k = 0; k < rows.size(); ++k) {
+      base_pointer(rows[k], std::format("f{}", k), true);
+      line(std::format("f{} += {};", k, dim(rows[k].strides[at(outer_ - 1)])));
     }
     auto const size = kernel_.axes.back().size;
-    auto const covers = [&](std::int64_t wish) { return size.node < 0 && (size.value <= 256 || size.value % wish == 0); };
+    auto const covers = [&](std::int64_t wish) { return !cut && size.node < 0 && (size.value <= 256 || size.value % wish == 0); };
     constexpr std::array<std::int64_t, 7> wishes{256, 384, 320, 512, 192, 448, 128};
     auto const* const found = std::ranges::find_if(wishes, covers);
     bool const whole = found != wishes.end();  // pieces of one length cover the columns
     std::int64_t const piece = !whole ? 256 : std::max<std::int64_t>(std::min(*found, size.value), 1);
-    open(std::format("for (tn_i64 j = 0; j < {0}; j += {1}) {{", dim(size), piece));
-    if (!whole) line(std::format("const tn_i64 end = j + {1} < {0} ? j + {1} : {0};", dim(size), piece));
-    for (std::size_t k = 0; k < streams.size(); ++k)
+    for (auto const s : streams) {
+      auto const to = kernel_.stores[s].to.buffer;
+      std::string apart;  // what is also read lies in the caches already
+      for (auto const& other : kernel_.steps)
+        if (auto const test = std::format("b[{}] != b[{}]", to, other.access.buffer); other.kind == Step::Kind::load && apart.find(test) == std::string::npos)
+          apart += (apart.empty() ? "" : " && ") + test;
+      line(std::format("{} t{}[{}] __attribute__((aligned(64)));", spelling(kernel_.buffers[at(to)].dtype).memory, s, piece));
+      line(std::format("const int apart{} = {};", s, apart.empty() ? "1" : apart));
+    }
+    auto const last = cut ? "to" : dim(size);
+    open(std::format("for (tn_i64 j = {}; j < {}; j += {}) {{", cut ? "from" : "0", last, piece));
+    if (!whole) line(std::format("const tn_i64 end = j + {1} < {0} ? j + {1} : {0};", last, piece));
+    for (std::size_t k = 0; k < rows.size(); ++k)
       line(std::format("for (tn_i64 c = j; c < j + {}; c += {}) __builtin_prefetch(f{} + c);", piece,
-                       64 / base::bytes_of(kernel_.buffers[at(streams[k].buffer)].dtype), k));
+                       64 / base::bytes_of(kernel_.buffers[at(rows[k].buffer)].dtype), k));
     line("TN_VECTOR");
-    open(std::format("for (tn_i64 i{0} = j; i{0} < {1}; ++i{0}) {{", outer_, whole ? std::format("j + {}", piece) : "end"));
+    piece_end_ = whole ? std::format("j + {}", piece) : "end";
+    open(std::format("for (tn_i64 i{0} = j; i{0} < {1}; ++i{0}) {{", outer_, piece_end_));
     return 2;
   }
 
@@ -307,9 +183,12 @@ void Printer::pass(int number) {
   for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
     if (auto const& st = kernel_.stores[s]; stored_in(st, number)) base_pointer(st.to, std::format("o{}", s), false);
   }
-  int const opened = number == kernel_.schedule.ahead && axes() == outer_ + 1
-                         ? loop_ahead()
-                         : loops(kernel_.schedule.form == Form::split || kernel_.schedule.form == Form::pointwise, true);
+  std::vector<std::size_t> streams;
+  for (std::size_t k = 0; k < kernel_.stores.size(); ++k)
+    if (stored_in(kernel_.stores[k], number) && streamed(kernel_.stores[k])) streams.push_back(k);
+  bool const cut = kernel_.schedule.form == Form::split || kernel_.schedule.form == Form::pointwise;
+  bool const ahead = number == kernel_.schedule.ahead && axes() == outer_ + 1;
+  int const opened = ahead || !streams.empty() ? pieces(ahead, cut, streams) : loops(cut, true);
   for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
     if (wanted[at(k)]) {
       if (step(k).keep && step(k).pass < number)
@@ -324,9 +203,19 @@ void Printer::pass(int number) {
     }
   }
   for (std::size_t s = 0; s < kernel_.stores.size(); ++s) {
-    if (auto const& st = kernel_.stores[s]; stored_in(st, number)) store(st, std::format("o{}", s));
+    auto const& st = kernel_.stores[s];
+    if (!stored_in(st, number)) continue;
+    bool const gathered = std::ranges::find(streams, s) != streams.end();
+    store(st, gathered ? std::format("t{}[i{} - j]", s, outer_) : element(st.to, std::format("o{}", s)));
   }
-  for (int k = 0; k < opened + 1; ++k) close();
+  for (int k = 0; k < opened + 1; ++k) {
+    close();
+    if (k > 0) continue;
+    for (auto const s : streams)
+      line(std::format("tn_stream(o{0} + j, t{0}, ({1} - j) * {2}, apart{0});", s, piece_end_,
+                       base::bytes_of(kernel_.buffers[at(kernel_.stores[s].to.buffer)].dtype)));
+  }
+  if (!streams.empty()) any_streamed_ = true;
   for (int k : partials_)
     if (is_here(k) && !partial_per_column(kernel_, k)) {  // a row's share joins the chunk's
       auto const& s = step(k);
@@ -358,7 +247,7 @@ void Printer::row_stage(int number) {
     auto const& st = kernel_.stores[s];
     if (post_[at(st.step)] || per_column(st) || step(st.step).pass != number) continue;
     base_pointer(st.to, std::format("o{}", s), false);
-    store(st, std::format("o{}", s));
+    store(st, element(st.to, std::format("o{}", s)));
   }
 }
 
@@ -375,6 +264,7 @@ void Printer::main() {
   int const last = passes(kernel_);
   for (int number = 0; number <= last; ++number) row_stage(number), pass(number);
   close();
+  if (any_streamed_) line("tn_streamed();");
   report_index();
   close();
 }
@@ -431,7 +321,8 @@ void Printer::finish() {
         define(k);
     }
     for (std::size_t s = 0; s < kernel_.stores.size(); ++s)
-      if (post_[at(kernel_.stores[s].step)] && inner(kernel_.stores[s].step) == (level == 1)) store(kernel_.stores[s], std::format("o{}", s));
+      if (post_[at(kernel_.stores[s].step)] && inner(kernel_.stores[s].step) == (level == 1))
+        store(kernel_.stores[s], element(kernel_.stores[s].to, std::format("o{}", s)));
     for (int k = 0; k < opened; ++k) close();
   }
   report_index();
@@ -439,7 +330,8 @@ void Printer::finish() {
 }
 }  // namespace
 
-std::string c_text(Kernel const& kernel) { return Printer(kernel).text(); }
+std::int64_t stream_from() { return std::clamp<std::int64_t>(device::cpu().l3 / 2, 8 << 20, 32 << 20); }
+std::string c_text(Kernel const& kernel, std::int64_t stream_from) { return Printer(kernel, stream_from).text(); }
 bool has_indices(Kernel const& kernel) {
   return std::ranges::any_of(kernel.steps, [](Step const& step) { return step.kind == Step::Kind::load && step.access.index >= 0; });
 }

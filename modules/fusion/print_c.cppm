@@ -15,7 +15,9 @@ namespace tenon::fusion {
 /// finishes one item (a batch index, or a row of `split`) from the partial results of its chunks, `stride` bytes apart.
 /// A kernel that gathers finds the address of an int behind its buffers and sets it to 1 where an index is out of range; it then reads place 0, which must
 /// exist.
-std::string c_text(Kernel const& kernel);
+/// Outputs of `stream_from` bytes are written past the caches.
+std::int64_t stream_from();
+std::string c_text(Kernel const& kernel, std::int64_t stream_from = fusion::stream_from());
 /// Whether it gathers.
 bool has_indices(Kernel const& kernel);
 

@@ -4,7 +4,7 @@
 Of a case: our median over the rounds, the fastest variant of each peer, `ratio` = the fastest peer's time over ours, the plain loops, rates, and
 the share of this run's copy bandwidth. Rows are added to those that JSON already holds.
 """
-import json, os, subprocess, sys
+import json, os, subprocess, sys, time
 from statistics import median
 
 ROUNDS = 3
@@ -24,6 +24,7 @@ class Program:
         sys.exit(f"compare: {self.name} ended with {self.pipe.wait()}")
 
     def case(self, name):
+        time.sleep(0.3)  # threads of the program that ran before still look for work
         self.pipe.stdin.write(f"case {name}\n")
         self.pipe.stdin.flush()
         return self.answer()
