@@ -56,6 +56,9 @@ struct GraphBlocks {
 GraphBlocks blocks_of(ir::Graph const& graph);
 /// The most bytes of step memory alive at once when the graph runs node by node: what reordering and recomputation lower.
 std::int64_t step_peak(ir::Graph const& graph);
+/// The most bytes that eager execution holds at once beside the inputs: nodes in their order, results of each allocated when it runs and freed behind
+/// their last reader, outputs never; nothing in place, nothing fused, views no memory, a composite without what is inside it.
+std::int64_t eager_peak(ir::Graph const& graph);
 
 /// The nodes in the order that needs the least step memory of: as they stand, greedy from the start, greedy from the end. Random, host and
 /// collective calls keep their order.

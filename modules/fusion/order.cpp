@@ -267,4 +267,27 @@ std::vector<int> order_for_memory(ir::Graph const& graph) {
 }
 ir::Graph reorder(ir::Graph const& graph) { return in_order(graph, order_for_memory(graph)); }
 
+std::int64_t eager_peak(ir::Graph const& graph) {
+  auto const roots = roots_of(graph);
+  std::size_t const end = graph.nodes.size();
+  std::vector<std::size_t> last(graph.values.size(), 0);
+  for (std::size_t n = 0; n < end; ++n)
+    for (auto const& input : graph.nodes[n].inputs)
+      if (input.value >= 0) last[index(roots[index(input.value)])] = n;
+  for (int const output : graph.outputs) last[index(roots[index(output)])] = end;
+  std::vector<std::int64_t> freed(end + 1, 0);
+  std::int64_t alive = 0, most = 0;
+  for (std::size_t n = 0; n < end; ++n) {
+    auto const& node = graph.nodes[n];
+    for (int v = node.first; v < node.first + node.results; ++v) {
+      if (roots[index(v)] != v) continue;
+      alive += bytes_of(graph, v);
+      freed[std::max(last[index(v)], n)] += bytes_of(graph, v);
+    }
+    most = std::max(most, alive);
+    alive -= freed[n];
+  }
+  return most;
+}
+
 }  // namespace tenon::fusion

@@ -5,6 +5,7 @@ import tenon.ir;
 import tenon.device;
 import :loop;
 import :contraction;
+import :memory;
 import :plan;
 import :key;
 
@@ -21,9 +22,10 @@ using Choices = std::map<std::string, std::string>;
 /// How a graph is lowered.
 struct LowerOptions {
   GroupOptions group{};
-  bool interpret = false;        ///< kernels by the interpreter, as where there is no compiler
-  bool in_place = true;          ///< outputs that are written back to inputs may be computed there
-  std::int64_t grain = 1 << 13;  ///< elements that are worth a thread, or a partial result, of their own
+  bool interpret = false;          ///< kernels by the interpreter, as where there is no compiler
+  bool in_place = true;            ///< outputs that are written back to inputs may be computed there
+  std::int64_t memory_budget = 0;  ///< bytes of step memory, node by node: values are made again until they fit, or nothing helps; 0: nothing is made again
+  std::int64_t grain = 1 << 13;    ///< elements that are worth a thread, or a partial result, of their own
   Mode mode = Mode::normal;
   double tune_seconds = 2;  ///< max_autotune: about how long candidates are timed
   Choices choices{};        ///< made by `tune`: applied in any mode, and then nothing is timed
@@ -74,6 +76,18 @@ Runner runner(Program program);
 /// plan and runner in one; max_autotune without choices tunes first.
 Runner lower(ir::Graph const& graph, LowerOptions const& options = {});
 
+/// What a run of these bindings needs beside its inputs: values in the arena, and outputs, which are allocated when it begins; step n is launch n.
+struct Footprint {
+  std::vector<Block> blocks;
+  std::vector<int> values;  ///< of each block
+  Layout layout;
+  std::int64_t outputs = 0;
+  std::int64_t peak() const { return layout.peak() + outputs; }
+  std::int64_t lower_bound() const { return layout.lower_bound() + outputs; }
+};
+Footprint footprint(Program const& program, ir::Bindings const& bindings = {});
+/// Its peak, lower bound, and who holds what at the peak, at most `rows` of them.
+std::string report(Program const& program, ir::Bindings const& bindings = {}, std::size_t rows = 20);
 /// Launches, kernels, homes: the plan as text.
 std::string to_string(Program const& program);
 

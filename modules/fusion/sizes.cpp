@@ -21,6 +21,11 @@ struct Evaluator {
     for (auto const dim : dims) shape.push_back((*this)(dim));
     return shape;
   }
+  std::int64_t bytes(ir::Meta const& meta) const {
+    std::int64_t bytes = base::bytes_of(meta.dtype);
+    for (auto const size : meta.sizes) bytes *= (*this)(size);
+    return bytes;
+  }
   ir::Attrs operator()(ir::Attrs attrs) const {
     for (auto& dim : attrs.ints) dim = (*this)(dim);
     for (auto& number : attrs.nums)
@@ -119,29 +124,46 @@ std::vector<ir::Dim> symbolic_sizes(Program const& program) {
   return found;
 }
 
+Footprint footprint(Program const& program, ir::Bindings const& bindings) {
+  auto const& graph = program.grouping.graph;
+  Evaluator const value{graph.symbols, bindings};
+  Footprint made;
+  std::vector<int> block_of(graph.values.size(), -1);
+  for (int v = 0; std::cmp_less(v, graph.values.size()); ++v) {
+    auto const kind = program.homes[at(v)].kind;
+    if (kind != Home::Kind::arena && kind != Home::Kind::output) continue;
+    std::int64_t const bytes = value.bytes(*graph.values[at(v)].meta);
+    if (kind == Home::Kind::output) {
+      made.outputs += bytes;
+      continue;
+    }
+    block_of[at(v)] = static_cast<int>(made.blocks.size());
+    auto const& name = graph.values[at(v)].name;
+    made.blocks.push_back(
+        {.bytes = bytes, .first = program.first[at(v)], .last = program.last[at(v)], .name = name.empty() ? std::format("%{}", v) : name});
+    made.values.push_back(v);
+  }
+  for (auto const& [old, fresh] : program.reuse)
+    if (block_of[at(fresh)] >= 0) made.blocks[at(block_of[at(fresh)])].instead_of = block_of[at(old)];
+  made.layout = place(made.blocks);
+  return made;
+}
+
+std::string report(Program const& program, ir::Bindings const& bindings, std::size_t rows) {
+  auto const needs = footprint(program, bindings);
+  return std::format("outputs: {} bytes in {} buffers\n{}", needs.outputs, program.output_roots.size(), report(needs.blocks, needs.layout, rows));
+}
+
 Sizes sizes_of(Program const& program, ir::Bindings const& bindings) {
   auto const& graph = program.grouping.graph;
   Evaluator const value{graph.symbols, bindings};
   Sizes sizes{.bytes = std::vector<std::int64_t>(graph.values.size(), 0), .offsets = std::vector<std::int64_t>(graph.values.size(), 0)};
   for (auto const dim : symbolic_sizes(program)) sizes.key.push_back(value(dim));
-  std::vector<Block> blocks;
-  std::vector<int> block_of(graph.values.size(), -1);
-  for (int v = 0; std::cmp_less(v, graph.values.size()); ++v) {
-    if (program.homes[at(v)].kind == Home::Kind::none) continue;
-    auto const& meta = *graph.values[at(v)].meta;
-    std::int64_t bytes = base::bytes_of(meta.dtype);
-    for (auto const size : meta.sizes) bytes *= value(size);
-    sizes.bytes[at(v)] = bytes;
-    if (program.homes[at(v)].kind != Home::Kind::arena) continue;
-    block_of[at(v)] = static_cast<int>(blocks.size());
-    blocks.push_back({.bytes = bytes, .first = program.first[at(v)], .last = program.last[at(v)], .name = graph.values[at(v)].name});
-  }
-  for (auto const& [old, fresh] : program.reuse)
-    if (block_of[at(fresh)] >= 0) blocks[at(block_of[at(fresh)])].instead_of = block_of[at(old)];
-  auto const layout = place(blocks);
-  sizes.arena = layout.bytes[static_cast<std::size_t>(Arena::step)];
+  auto const needs = footprint(program, bindings);
+  sizes.arena = needs.layout.bytes[static_cast<std::size_t>(Arena::step)];
+  for (std::size_t b = 0; b < needs.blocks.size(); ++b) sizes.offsets[at(needs.values[b])] = needs.layout.offsets[b];
   for (int v = 0; std::cmp_less(v, graph.values.size()); ++v)
-    if (block_of[at(v)] >= 0) sizes.offsets[at(v)] = layout.offsets[at(block_of[at(v)])];
+    if (program.homes[at(v)].kind != Home::Kind::none) sizes.bytes[at(v)] = value.bytes(*graph.values[at(v)].meta);
   sizes.launches.resize(program.launches.size());
   for (std::size_t l = 0; l < program.launches.size(); ++l) {
     renumber(program, program.launches[l], bindings, sizes.launches[l]);
