@@ -3,6 +3,7 @@
 import std;
 import tenon.base;
 import tenon.ir;
+import tenon.fusion;
 import tenon.guards;
 import tenon.tracer;
 import tenon.nn;
@@ -85,7 +86,7 @@ struct Run {
   std::vector<int> graphs;                              ///< captured so far, after each step
   std::string report;
 };
-Run train(Golden const& golden, How how) {
+Run train(Golden const& golden, How how, Backend const& backend = reference_backend) {
   auto const& config = golden.json["config"];
   manual_seed(0);
   nn::Gpt model({.vocabulary = config["V"], .context = config["T"], .layers = config["L"], .heads = config["h"], .features = config["d"]});
@@ -111,8 +112,8 @@ Run train(Golden const& golden, How how) {
     Tensor loss = forward_backward(net, x, y);
     return std::pair(loss, update(net));
   };
-  auto const fast_step = compile(step, {.fullgraph = true, .name = "step"});
-  auto const fast_backward = compile(forward_backward, {.fullgraph = true, .name = "forward_backward"});
+  auto const fast_step = compile(step, {.fullgraph = true, .backend = backend, .name = "step"});
+  auto const fast_backward = compile(forward_backward, {.fullgraph = true, .backend = backend, .name = "forward_backward"});
 
   Run run;
   for (std::size_t k = 0; k < golden.json["losses"].size() && golden.file.tensors().contains(std::format("batch/{}/x", k)); ++k) {
@@ -227,4 +228,22 @@ TEST_CASE("golden GPT: 60 steps eagerly and compiled, bit for bit alike") {
   CHECK(partly.losses == eager.losses);
   for (int const count : partly.graphs) CHECK(count == 1);
   for (auto const& report : {whole.report, partly.report}) std::cout << report.substr(0, report.find("  graph 1:")) << report.substr(report.find("  time:"));
+}
+
+TEST_CASE("golden GPT: 60 steps through fused kernels in every mode") {
+  auto const golden = gpt_golden();
+  if (!golden) return;
+  constexpr std::pair<std::string_view, fusion::Mode> modes[] = {
+      {"normal", fusion::Mode::normal}, {"reduce_overhead", fusion::Mode::reduce_overhead}, {"max_autotune", fusion::Mode::max_autotune}};
+  std::vector<Run> runs;
+  for (auto const& [name, mode] : modes) {
+    Backend const backend = [mode](ir::Graph const& graph) -> Runner { return fusion::lower(graph, {.mode = mode, .tune_seconds = 0.5}); };
+    runs.push_back(train(*golden, How::whole_step, backend));
+    compare(*golden, runs.back(), std::format("whole step compiled, fusion, {}", name));
+    std::cout << name << runs.back().report.substr(runs.back().report.find("  time:"));
+  }
+  CHECK(runs[1].losses == runs[0].losses);  // bit for bit
+  CHECK(runs[1].norms == runs[0].norms);
+  Backend const backend = [](ir::Graph const& graph) -> Runner { return fusion::lower(graph); };
+  compare(*golden, train(*golden, How::backward_only, backend), "forward and backward compiled, fusion");
 }
