@@ -17,6 +17,8 @@ std::string bits(Tensor const& x) {
   for (double const element : x.to_vector<double>()) text += std::format(" {:x}", std::bit_cast<std::uint64_t>(element));
   return text;
 }
+#include "s2_2_presets.h"
+
 std::string_view name_of(bool fullgraph) { return fullgraph ? "fullgraph" : "free"; }
 
 // ---- 2.2.b: fullgraph ----
@@ -235,10 +237,6 @@ Tensor window(std::int64_t length) {
   manual_seed(static_cast<std::uint64_t>(length));
   return randint(0, 32, {2, length});
 }
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
-  return values[values.size() / 2];
-}
 struct Cost {
   int graphs = 0;
   std::int64_t ops = 0;                ///< recorded
@@ -321,7 +319,7 @@ Claim dynamic_sizes() {
       .verdict = "reproduced with a difference"};
 }
 
-std::vector<Claim> lesson() { return claims_of({fullgraph, dynamic_sizes}); }
+std::vector<Claim> lesson() { return claims_of({presets, fullgraph, dynamic_sizes}); }
 
 }  // namespace
 

@@ -143,12 +143,13 @@ TEST_CASE("the lesson on graphs gives its claims") {
   auto const ran = sample("s2_1_graph", "--json=" + file);
   CHECK(ran.errors == "");
   CHECK(ran.status == 0);
-  for (std::string const part : {"x + x.T + 1.0: the same 6 nodes as PyTorch's", "the MLP in ATen: the same 12 nodes as PyTorch's", "in 2 places",
-                                 "with fullgraph: by_element: fullgraph: "})
+  for (std::string const part :
+       {"x + x.T + 1.0: the same 6 nodes as PyTorch's", "the MLP in ATen: the same 12 nodes as PyTorch's", "in 2 places",
+        "with fullgraph: by_element: fullgraph: ", "100 batches of 16 through a process of its own: the largest difference from the compiled function is "})
     CHECK_MESSAGE(ran.output.find(part) != std::string::npos, part);
   auto const rows = text_of(file);
   for (std::string const part : {"[{\"id\": \"2.1.a\", \"sample\": \"s2_1_graph\", ", "\"verdict\": \"reproduced\", ", "{\"id\": \"2.1.b\", ",
-                                 "\"verdict\": \"reproduced with a difference\", "})
+                                 "{\"id\": \"2.1.c\", ", "\"verdict\": \"reproduced with a difference\", "})
     CHECK_MESSAGE(rows.find(part) != std::string::npos, rows);
   CHECK(sample("s2_1_graph", "--json").output.starts_with("[{\"id\": \"2.1.a\""));
   CHECK(sample("s2_1_graph", "more").status == 2);
@@ -179,10 +180,14 @@ TEST_CASE("the lesson on static graphs gives its claims, and the same output twi
   for (std::string const part : {"programs that differ                              0\n", "Lines that differ between the two: 0"})
     CHECK_MESSAGE(ran.output.find(part) != std::string::npos, ran.output);
   auto const rows = text_of(file);
-  for (std::string const part : {"[{\"id\": \"1.g\", \"sample\": \"s1_static_graph\", ", "4 of 4 errors equal, 0 differences", "{\"id\": \"1.h\", ",
+  for (std::string const part : {"[{\"id\": \"1.a\", \"sample\": \"s1_static_graph\", ", "builds 2 graphs in the first two steps and none after",
+                                 "{\"id\": \"1.b\", ", "{\"id\": \"1.e\", ", "{\"id\": \"1.g\", ", "4 of 4 errors equal, 0 differences", "{\"id\": \"1.h\", ",
                                  "300 random programs, 1500 calls", ": 0 programs differ", "\"verdict\": \"reproduced\", "})
     CHECK_MESSAGE(rows.find(part) != std::string::npos, rows);
-  CHECK(sample("s1_static_graph", "").output == ran.output);
+  auto const second_half = [](std::string const& text) {
+    return text.substr(text.find("== the model's code stays"), text.find("== verdicts") - text.find("== the model's code stays"));
+  };
+  CHECK(second_half(sample("s1_static_graph", "").output) == second_half(ran.output));
 }
 
 TEST_CASE("the lesson on settings gives its claims, and the same ones twice") {
@@ -197,11 +202,22 @@ TEST_CASE("the lesson on settings gives its claims, and the same ones twice") {
         "  never                1       2       3       4   as PyTorch\n", "  always               1       2       3       3       3   as PyTorch\n"})
     CHECK_MESSAGE(ran.output.find(part) != std::string::npos, ran.output);
   auto const rows = text_of(file);
-  for (std::string const part : {"[{\"id\": \"2.2.b\", \"sample\": \"s2_2_modes\", ", "{\"id\": \"2.2.c\", ",
+  for (std::string const part : {"[{\"id\": \"2.2.a\", \"sample\": \"s2_2_modes\", ", "{\"id\": \"2.2.b\", ", "{\"id\": \"2.2.c\", ",
                                  "4 graphs with false, 2 automatically, 1 with true", "\"verdict\": \"reproduced with a difference\", "})
     CHECK_MESSAGE(rows.find(part) != std::string::npos, rows);
-  std::regex const seconds("\"seconds\": [0-9.]+");
-  CHECK(std::regex_replace(sample("s2_2_modes", "--json").output, seconds, "") == std::regex_replace(rows, seconds, ""));
+  auto const same = [](std::string const& text) {  // of the row on modes, which is about times, nothing
+    return std::regex_replace(text.substr(std::min(text.find("{\"id\": \"2.2.b\""), text.size())), std::regex("\"seconds\": [0-9.]+"), "");
+  };
+  CHECK(same(sample("s2_2_modes", "--json").output) == same(rows));
+}
+
+TEST_CASE("the experiment on fusion shows every station") {
+  auto const ran = sample("m_fusion", "");
+  CHECK(ran.errors == "");
+  CHECK(ran.status == 0);
+  for (std::string const part : {"7 calls become ", "one needs the whole result of a reduction of the other at every point\n", "  pass 2:\n",
+                                 "void tn_kernel0(", "lower bound ", "fused, interpreted "})
+    CHECK_MESSAGE(ran.output.find(part) != std::string::npos, part);
 }
 
 TEST_CASE("an option that does not exist is a usage error") {

@@ -8,12 +8,6 @@ import tenon.ir;
 
 namespace tenon::fusion {
 using ir::Strided;
-namespace {
-
-struct Sweep {  // one entry a spatial dim
-  std::vector<std::int64_t> stride, low, dilation, input_dilation;
-  std::int64_t groups = 1;
-};
 Sweep sweep_of(ir::Attrs const& attrs, std::size_t dims) {
   ir::AttrReader reader{attrs};
   auto const next = [&](std::int64_t usual) {
@@ -30,6 +24,7 @@ Sweep sweep_of(ir::Attrs const& attrs, std::size_t dims) {
   return sweep;
 }
 
+namespace {
 // The sizes of a call, spatial dims apart.
 struct Shape {
   Sweep sweep;

@@ -9,4 +9,5 @@ export import :memory;
 export import :plan;
 export import :key;
 export import :program;
+export import :package;
 export import :cache;

@@ -23,6 +23,12 @@ void convolution(ir::Attrs const& attrs, ir::Strided const& x, ir::Strided const
 }  // namespace tenon::fusion
 
 namespace tenon::fusion {  // for the calls
+/// How a convolution's window moves, one entry a spatial dim.
+struct Sweep {
+  std::vector<std::int64_t> stride, low, dilation, input_dilation;
+  std::int64_t groups = 1;
+};
+Sweep sweep_of(ir::Attrs const& attrs, std::size_t dims);
 /// Row-major elements as T: where they lie if they are, else a copy.
 template <class T>
 struct Dense {

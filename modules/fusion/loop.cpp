@@ -98,7 +98,7 @@ std::string to_string(Kernel const& kernel, ir::Symbols const* symbols) {
       auto const& step = kernel.steps[k];
       if (step.pass != pass) continue;
       if (!std::exchange(headed, true)) text += std::format("  pass {}:\n", pass);
-      text += std::format("    {:<10}{}{}\n", roles_text(step.level), step_text(kernel, k, symbols), step.keep ? "  kept" : "");
+      text += std::format("    {:<13}{}{}\n", roles_text(step.level), step_text(kernel, k, symbols), step.keep ? "  kept" : "");
     }
   }
   for (auto const& store : kernel.stores) text += std::format("    store {} = v{}\n", access_text(kernel, store.to, symbols), store.step);

@@ -23,6 +23,9 @@ TN double tn_double(tn_u64 u) { double x; __builtin_memcpy(&x, &u, 8); return x;
 TN tn_i64 tn_place(tn_i64 index, tn_i64 size, int wanted, int *bad) {
   tn_i64 const place = index < 0 ? index + size : index;
   int const out = (tn_u64)place >= (tn_u64)size;
+#ifdef TN_REPORT
+  if (out & (wanted != 0)) TN_REPORT(index, size);
+#endif
   *bad |= out & (wanted != 0);
   return out ? 0 : place;
 }

@@ -6,6 +6,7 @@ export import tenon.fusion;
 export import tenon.guards;
 export import tenon.tracer;
 export import tenon.nn;
+export import :package;
 import std;
 
 /// Everything under one name: `using namespace tenon;` is all that a program needs.
