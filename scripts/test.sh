@@ -4,6 +4,8 @@
 # --quick takes at most 90 s after the build, --full has the large counts; the programs read the tier from TENON_TIER (quick, default, full).
 # --sanitize builds with AddressSanitizer and UndefinedBehaviorSanitizer in build-asan, or with ThreadSanitizer in build-tsan.
 # With MODULEs, only their programs (build/tests/MODULE_test) are built and run.
+# Beside the tier quick the tests of kernels run again as if the machine had less: another instruction set, another compiler or none, other numbers of
+# threads; a few cases of them, in the tier full all.
 # The last line counts test cases: "N passed, N failed", and ", N skipped" if any was. A test case that cannot run here prints
 # "SKIP: its name: the reason" once. A program that dies, hangs or reports no cases counts as one failure. The status is 1 exactly when something failed.
 set -euo pipefail
@@ -87,13 +89,16 @@ summary() {
   ((failed == 0))
 }
 
-# Runs one program, adds its cases to the totals and prints one line; of a failure also the end of its output.
+# run_program PROGRAM [LABEL [CASES [NAME=VALUE...]]]: runs one program, or the cases of it that match, adds them to the totals and prints one line; of a
+# failure also the end of its output.
 run_program() {
   local name=${1#tests/} log status=0 start counts cases_passed=0 cases_failed=0 cases_skipped=0 skips note=''
-  name=${name%_test}
-  log=$build/tests/$name.txt
+  local label=${2:-} cases=${3:-}
+  name=${name%_test}${label:+ $label}
+  log=$build/tests/${name// /.}.txt
   start=$(now)
-  timeout --kill-after=10 "$limit" "$build/$1" --no-colors=true >"$log" 2>&1 </dev/null || status=$?
+  env "${@:4}" timeout --kill-after=10 "$limit" "$build/$1" --no-colors=true ${cases:+--test-case="$cases"} >"$log" 2>&1 </dev/null || status=$?
+  [[ -z $cases ]] || sed -i -E 's/^(\[doctest\] test cases:.*\|) *[0-9]+ skipped/\1 0 skipped/' "$log" # cases that were not asked for
   counts=$(sed -nE 's/^\[doctest\] test cases: *[0-9]+ \| *([0-9]+) passed \| *([0-9]+) failed \| *([0-9]+) skipped.*/\1 \2 \3/p' "$log" | tail -n 1)
   [[ -z $counts ]] || read -r cases_passed cases_failed cases_skipped <<<"$counts"
   skips=$(grep -a '^SKIP: ' "$log" | sort -u || true)
@@ -112,7 +117,7 @@ run_program() {
   fi
   [[ -z $note ]] || ((cases_failed > 0)) || cases_failed=1
   passed=$((passed + cases_passed)) failed=$((failed + cases_failed)) skipped=$((skipped + cases_skipped))
-  printf '%-14s %4d passed  %3d failed  %3d skipped  %6s s  %s\n' "$name" "$cases_passed" "$cases_failed" "$cases_skipped" "$(since "$start")" "$note"
+  printf '%-22s %4d passed  %3d failed  %3d skipped  %6s s  %s\n' "$name" "$cases_passed" "$cases_failed" "$cases_skipped" "$(since "$start")" "$note"
   [[ -z $skips ]] || printf '  %s\n' "${skips//$'\n'/$'\n  '}"
   if ((cases_failed > 0)); then
     tail -n 60 "$log" | sed 's/^/  | /'
@@ -130,4 +135,27 @@ cd "$root" # where tests find their data
 for program in $(programs_like "tests/($selected)_test"); do
   run_program "$program"
 done
+
+# A row: what is forced, and the variable that does it. gcc only where there is one.
+variants=(
+  'avx2 TENON_ISA=avx2'
+  'baseline TENON_ISA=baseline'
+  'interpreter TENON_CC=none'
+  '1-thread TENON_THREADS=1'
+  '5-threads TENON_THREADS=5'
+)
+! command -v gcc >/dev/null || variants+=('gcc TENON_CC=gcc')
+short='random graphs*,*StableHLO and HLO programs*,golden ops through compiled*'
+if [[ $tier != quick ]]; then
+  for program in $(programs_like "tests/($selected)_test" | grep -x 'tests/fusion_test'); do
+    for variant in "${variants[@]}"; do
+      read -r label setting <<<"$variant"
+      if [[ $tier == full ]]; then
+        run_program "$program" "$label" '' "$setting" TENON_TIER=default
+      else
+        run_program "$program" "$label" "$short" "$setting" TENON_TIER=quick
+      fi
+    done
+  done
+fi
 summary

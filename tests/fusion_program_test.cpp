@@ -188,12 +188,11 @@ TEST_CASE("a product that is read transposed is computed the other way round, an
   for (int const batches : {0, 1, 3})
     for (bool const also : {false, true}) {  // also returned as it is: then it stays
       ir::Graph graph;
-      auto const sizes = [&](std::int64_t rows, std::int64_t columns) {
-        return batches ? base::Shape{batches, rows, columns} : base::Shape{rows, columns};
-      };
+      auto const sizes = [&](std::int64_t rows, std::int64_t columns) { return batches ? base::Shape{batches, rows, columns} : base::Shape{rows, columns}; };
       std::vector<double> numbers(static_cast<std::size_t>(std::max(batches, 1)) * 35);
       for (auto& x : numbers) x = std::normal_distribution<>()(random);
-      auto const a = support::array(base::DType::f32, sizes(7, 5), numbers), b = support::array(base::DType::f32, sizes(5, 6), std::span(numbers).first(numbers.size() / 7 * 6));
+      auto const a = support::array(base::DType::f32, sizes(7, 5), numbers),
+                 b = support::array(base::DType::f32, sizes(5, 6), std::span(numbers).first(numbers.size() / 7 * 6));
       std::array const in{a.at, b.at};
       int const x = graph.input(support::meta_of(in[0])), y = graph.input(support::meta_of(in[1]));
       int const product = graph.add(ir::ops::matmul, {{x, {}}, {y, {}}}, {}, {});

@@ -16,9 +16,7 @@ struct Mlp {
 struct Cnn {
   nn::Conv2d first{3, 16, 3, {.padding = 1}}, second{16, 32, 3, {.padding = 1}};
   nn::Linear last{32 * 4 * 4, 10};
-  Tensor operator()(Tensor const& x) const {
-    return last(flatten(max_pool2d(relu(second(max_pool2d(relu(first(x)), 2))), 2), 1));
-  }
+  Tensor operator()(Tensor const& x) const { return last(flatten(max_pool2d(relu(second(max_pool2d(relu(first(x)), 2))), 2), 1)); }
   static void fields(auto& self, auto&& field) { field("first", self.first), field("second", self.second), field("last", self.last); }
 };
 

@@ -139,8 +139,7 @@ Footprint footprint(Program const& program, ir::Bindings const& bindings) {
     }
     block_of[at(v)] = static_cast<int>(made.blocks.size());
     auto const& name = graph.values[at(v)].name;
-    made.blocks.push_back(
-        {.bytes = bytes, .first = program.first[at(v)], .last = program.last[at(v)], .name = name.empty() ? std::format("%{}", v) : name});
+    made.blocks.push_back({.bytes = bytes, .first = program.first[at(v)], .last = program.last[at(v)], .name = name.empty() ? std::format("%{}", v) : name});
     made.values.push_back(v);
   }
   for (auto const& [old, fresh] : program.reuse)
