@@ -17,7 +17,7 @@ TEST_CASE("random graphs as packages give the reference's values, or say which o
   std::string folder = std::filesystem::temp_directory_path() / "tenon-package-XXXXXX";
   REQUIRE(mkdtemp(folder.data()));
   std::mt19937 random(20261201);
-  int const count = support::tier(24, 60, 2000);
+  int const count = support::tier(16, 40, 2000);
   int packaged = 0;
   for (int k = 0; k < count; ++k) {
     auto const made = support::random_graph(random, {.nodes = 2 + k % 9, .strides = k % 2 == 1});

@@ -39,8 +39,9 @@ How const ways[] = {
     {"normal", 3, {}},
     {"reduce_overhead, a thread for every element", 2, {.grain = 1, .mode = fusion::Mode::reduce_overhead}},
     {"interpreter", 1, {.interpret = true}},
-    {"one by one", 4, {.group = {.fuse = false}, .in_place = false, .grain = 3}},
+    {"one by one", 5, {.group = {.fuse = false}, .in_place = false, .grain = 3}},
     {"interpreter, one by one, reduce_overhead", 1, {.group = {.fuse = false}, .interpret = true, .mode = fusion::Mode::reduce_overhead}},
+    {"as little memory as can be", 4, {.memory_budget = 1}},
     {"max_autotune", 25, {.grain = 16, .mode = fusion::Mode::max_autotune, .tune_seconds = 0.01}},
 };
 

@@ -21,6 +21,7 @@ double since(Clock::time_point start) { return std::chrono::duration<double>(Clo
 struct Book {
   std::mutex mutex{};
   std::deque<Receipt> receipts{};
+  std::int64_t count = 0;
 };
 Book& book() {
   static Book all;
@@ -43,6 +44,7 @@ void record(Receipt receipt) {
   {
     std::scoped_lock const lock(all.mutex);
     if (all.receipts.size() == most_receipts) all.receipts.pop_front();
+    receipt.number = ++all.count;
     all.receipts.push_back(receipt);
   }
   if (auto const path = variable("TENON_CACHE_LOG"); !path.empty()) append_line(path, json_of(receipt));

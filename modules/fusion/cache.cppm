@@ -34,6 +34,7 @@ struct Receipt {
     unstored  ///< could not be written
   };
   Outcome outcome = Outcome::miss;
+  std::int64_t number = 0;  ///< counts from 1 in this process
   Key key{};
   std::string graph{};
   std::string reason{};    ///< of a refusal or of what was not written; of a miss where there is no cache

@@ -36,6 +36,7 @@ constexpr Words words[] = {
     {Refusal::order, "one needs the whole result of a reduction of the other at every point"},
     {Refusal::size, "the kernel would hold too many steps or buffers"},
     {Refusal::parallel, "the few long rows of the reduction could no longer be cut for several threads"},
+    {Refusal::memory, "what the later one makes would be held for long, and is more than what it would no longer need"},
 };
 
 struct Grouper {
@@ -52,6 +53,8 @@ struct Grouper {
   std::vector<char> member = std::vector<char>(to.graph.nodes.size(), 0);  // scratch of attempts
   std::vector<int> stamp{};
   int stamps = 0;
+  static constexpr int far = 4;     // calls between two sets
+  std::vector<int> calls_before{};  // per node
 
   ir::Graph const& graph() const { return to.graph; }
   bool apart(int n) const { return std::ranges::binary_search(options.apart, n); }
@@ -110,8 +113,33 @@ struct Grouper {
     for (auto const& step : built.kernel.steps) again |= step.pass > 0 && (step.level & over_columns);
     return again && built.rows < 4 && built.columns > 65536;
   }
+  // Two sets far apart: whether what the later one makes and others read later is more than what they would no longer hold between.
+  bool holds_more(int a, int b) const {
+    if (sets[at(a)].lowest > sets[at(b)].lowest) std::swap(a, b);
+    auto const &early = sets[at(a)], &late = sets[at(b)];
+    if (early.highest > late.lowest || calls_before[at(late.lowest)] - calls_before[at(early.highest)] < far) return false;
+    auto const in = [&](int n, int set) { return set_of[at(n)] == set; };
+    double made = 0, freed = 0;
+    for (int const n : late.nodes) {
+      int const value = graph().nodes[at(n)].first;
+      if (std::ranges::any_of(analysis.readers[at(value)], [&](int r) { return !in(r, a) && !in(r, b); })) made += bytes_of(*graph().values[at(value)].meta);
+    }
+    std::set<int> seen;
+    for (int const n : late.nodes)
+      for (auto const& input : graph().nodes[at(n)].inputs) {
+        if (input.value < 0) continue;
+        int const r = root(input.value), from = graph().values[at(r)].node;
+        if (from < 0 || in(from, b) || analysis.escapes[at(r)] || !seen.insert(r).second) continue;
+        bool const last = std::ranges::all_of(analysis.readers[at(r)], [&](int reader) {
+          return in(reader, a) || in(reader, b) || calls_before[at(reader)] - calls_before[at(early.highest)] < far;
+        });
+        if (last) freed += bytes_of(*graph().values[at(r)].meta);
+      }
+    return made > freed;
+  }
   Refusal refusal(int a, int b) {
     if (ties_a_loop(a, b)) return Refusal::cycle;
+    if (holds_more(a, b)) return Refusal::memory;
     return fits(both(a, b));
   }
   void merge(int a, int b) {
@@ -154,6 +182,8 @@ struct Grouper {
     for (int n = 0; std::cmp_less(n, graph().nodes.size()); ++n)
       if (needs_set(n)) set_of[at(n)] = static_cast<int>(sets.size()), sets.push_back({{n}, n, n});
     stamp.assign(sets.size(), 0);
+    calls_before.assign(graph().nodes.size(), 0);
+    for (std::size_t n = 1; n < calls_before.size(); ++n) calls_before[n] = calls_before[n - 1] + (to.ways[n - 1] == Way::call ? 1 : 0);
   }
   void fuse() {
     for (int n = 0; std::cmp_less(n, graph().nodes.size()); ++n) {
@@ -164,11 +194,12 @@ struct Grouper {
       }
     }
   }
-  // Groups in an order in which they can run, close to the graph's; false if there is none.
+  // Groups in an order in which they can run, close to the graph's; false if there is none. One that makes a new value of an input waits for the
+  // others that read the old one, where it can, so that it may write there.
   bool order() {
     std::vector<std::set<int>> readers(sets.size());
-    std::vector<int> waits(sets.size(), 0);
-    std::priority_queue<std::pair<int, int>, std::vector<std::pair<int, int>>, std::greater<>> ready;
+    std::vector<int> waits(sets.size(), 0), before_writing(sets.size(), 0);
+    std::vector<std::vector<int>> lets_write(sets.size());
     std::size_t left = 0;
     for (std::size_t s = 0; s < sets.size(); ++s) {
       if (sets[s].nodes.empty()) continue;
@@ -177,18 +208,34 @@ struct Grouper {
         if (readers[at(from)].insert(static_cast<int>(s)).second) ++waits[s];
       });
     }
-    for (std::size_t s = 0; s < sets.size(); ++s)
-      if (!sets[s].nodes.empty() && waits[s] == 0) ready.emplace(sets[s].highest, static_cast<int>(s));
+    auto const plain = graph().outputs.size() - graph().mutated.size();
+    for (std::size_t m = 0; m < graph().mutated.size(); ++m) {
+      int const from = maker(graph().outputs[plain + m]), writer = from < 0 ? -1 : set_of[at(from)];
+      if (writer < 0) continue;
+      std::set<int> others;
+      for (int const reader : analysis.readers[at(graph().inputs[at(graph().mutated[m])])])
+        if (int const set = set_of[at(reader)]; set >= 0 && set != writer) others.insert(set);
+      for (int const set : others) lets_write[at(set)].push_back(writer), ++before_writing[at(writer)];
+    }
+    std::set<std::tuple<bool, int, int>> ready;  // those that would write too early last
+    auto const key = [&](int s) { return std::tuple(before_writing[at(s)] > 0, sets[at(s)].highest, s); };
+    for (int s = 0; std::cmp_less(s, sets.size()); ++s)
+      if (!sets[at(s)].nodes.empty() && waits[at(s)] == 0) ready.insert(key(s));
     to.group_of.assign(graph().nodes.size(), -1);
     to.groups.clear();
     while (!ready.empty()) {
-      int const s = ready.top().second;
-      ready.pop();
+      int const s = std::get<2>(*ready.begin());
+      ready.erase(ready.begin());
       --left;
       for (int const n : sets[at(s)].nodes) to.group_of[at(n)] = static_cast<int>(to.groups.size());
       to.groups.push_back({sets[at(s)].nodes, !is_loop(sets[at(s)].nodes[0]), 0});
+      for (int const writer : lets_write[at(s)]) {
+        bool const waiting = ready.erase(key(writer)) > 0;
+        --before_writing[at(writer)];
+        if (waiting) ready.insert(key(writer));
+      }
       for (int const reader : readers[at(s)])
-        if (--waits[at(reader)] == 0) ready.emplace(sets[at(reader)].highest, reader);
+        if (--waits[at(reader)] == 0) ready.insert(key(reader));
     }
     return left == 0;
   }

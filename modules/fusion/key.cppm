@@ -17,7 +17,7 @@ struct KeyPart {
   std::string name;
   std::string digest;  ///< of all of it, in hexadecimal
   std::string text;    ///< the part itself where it is short, else a few words about it
-  bool operator==(KeyPart const&) const = default;
+  inline bool operator==(KeyPart const& other) const { return name == other.name && digest == other.digest; }
 };
 /// What a compilation is told from others by: parts, and the SHA-256 over their names and digests.
 struct Key {

@@ -120,7 +120,7 @@ void index_add(Call const& call) {
       for (auto line = first; line < last;) {
         auto const outer = line / a.inner, from = line % a.inner, width = std::min(a.inner - from, last - line);
         for (std::int64_t i = 0; i < a.size; ++i)
-          std::copy_n(x.data + (outer * a.size + i) * a.inner + from, width, sums + (outer * a.size + i) * a.inner + from);
+          if (x.data != sums) std::copy_n(x.data + (outer * a.size + i) * a.inner + from, width, sums + (outer * a.size + i) * a.inner + from);
         for (std::int64_t i = 0; i < count; ++i) {
           T* const to = sums + (outer * a.size + rows[static_cast<std::size_t>(i)]) * a.inner + from;
           T const* const add = source.data + (outer * count + i) * a.inner + from;
@@ -139,7 +139,7 @@ void scatter_add(Call const& call) {
   auto const x = dense<T>(call.in[0]), from = dense<T>(source);
   auto const count = base::numel(y.sizes);
   with_sums<T>(y, [&](T* sums) {
-    std::copy_n(x.data, count, sums);
+    if (x.data != sums) std::copy_n(x.data, count, sums);
     if (places.empty()) return;
     auto to_strides = y.sizes.empty() ? base::Shape(index.sizes.size(), 0) : base::contiguous_strides(y.sizes),
          from_strides = base::contiguous_strides(source.sizes);
@@ -255,6 +255,7 @@ CallRow const* row_of(ir::OpDef const& op) {
 }  // namespace
 
 bool has_library_call(ir::OpDef const& op) { return row_of(op) != nullptr; }
+bool adds_to_first(ir::OpDef const& op) { return &op == &ops::index_add || &op == &ops::scatter_add; }
 
 void library_call(ir::OpDef const& op, std::span<Strided const> in, std::span<ir::Scalar const> scalars, ir::Attrs const& attrs, std::span<Strided> out) {
   auto const* const row = row_of(op);

@@ -8,6 +8,8 @@ export namespace tenon::fusion {
 
 /// Whether a fast function computes calls of this op; others are the reference evaluator's.
 bool has_library_call(ir::OpDef const& op);
+/// Whether its fast function only adds to a copy of its first operand, and so may work where that lies.
+bool adds_to_first(ir::OpDef const& op);
 /// Computes a call as `ir::evaluate` does, by its fast function where there is one that takes these dtypes: products, convolutions, attention, and the
 /// sums and copies by index of training. Results are row-major, the same bits for any number of threads but for attention's dk and dv.
 void library_call(ir::OpDef const& op, std::span<ir::Strided const> in, std::span<ir::Scalar const> scalars, ir::Attrs const& attrs,

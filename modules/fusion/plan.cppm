@@ -29,6 +29,7 @@ enum class Refusal : std::uint8_t {
   order,      ///< a reduction's result would be needed before all of it is there
   size,       ///< the kernel would hold too many steps or buffers
   parallel,   ///< the rows are too few to share among threads with the rest
+  memory,     ///< the later one would run far earlier and what it makes would be held all that time, more than it frees
 };
 /// One line that says it.
 std::string_view text_of(Refusal refusal);

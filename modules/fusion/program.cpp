@@ -8,6 +8,7 @@ import :build;
 import :print_c;
 import :c_text;
 import :choose;
+import :homes;
 
 namespace tenon::fusion {
 namespace ops = ir::ops;
@@ -71,123 +72,6 @@ struct Planner {
       to.launches.push_back(std::move(launch));
     }
   }
-  void lifetimes() {
-    to.first.assign(graph.values.size(), -1), to.last.assign(graph.values.size(), -1);
-    for (int l = 0; std::cmp_less(l, to.launches.size()); ++l) {
-      auto const& launch = to.launches[at(l)];
-      auto const touch = [&](int r) {
-        if (to.first[at(r)] < 0) to.first[at(r)] = l;
-        to.last[at(r)] = l;
-      };
-      if (launch.node >= 0) {
-        auto const& node = graph.nodes[at(launch.node)];
-        for (auto const& input : node.inputs)
-          if (input.value >= 0) touch(root(input.value));
-        for (int k = 0; k < node.results; ++k) touch(node.first + k);
-      }
-      for (int const r : launch.roots) touch(r);
-    }
-  }
-  void homes() {
-    to.homes.assign(graph.values.size(), {});
-    for (std::size_t k = 0; k < graph.inputs.size(); ++k) to.homes[at(graph.inputs[k])] = {Home::Kind::input, static_cast<int>(k)};
-    int constants = 0;
-    for (auto const& node : graph.nodes)
-      if (node.op == &ops::constant) to.homes[at(node.first)] = {Home::Kind::constant, constants++};
-    if (to.options.in_place) write_back();
-    for (int const output : graph.outputs) {
-      int const r = root(output);
-      if (to.homes[at(r)].kind != Home::Kind::none) continue;
-      to.homes[at(r)] = {Home::Kind::output, static_cast<int>(to.output_roots.size())};
-      to.output_roots.push_back(r);
-    }
-    int blocks = 0;
-    for (int r = 0; std::cmp_less(r, graph.values.size()); ++r)
-      if (to.first[at(r)] >= 0 && to.homes[at(r)].kind == Home::Kind::none) to.homes[at(r)] = {Home::Kind::arena, blocks++};
-    offer_reuse();
-  }
-  // The access by which a launch's kernel reads or writes a root, if it is one and plain.
-  std::optional<Access> only_access(Launch const& launch, int r, bool written) const {
-    auto const& kernel = kernels_[at(launch.kernel)];
-    std::optional<Access> found;
-    auto const same = [](Access const& a, Access const& b) {
-      return a.offset == b.offset && a.strides == b.strides && a.index == b.index && a.guard == b.guard;
-    };
-    auto const see = [&](Access const& access) {
-      if (launch.roots[at(access.buffer)] != r) return true;
-      if (access.index >= 0 || access.guard >= 0 || (found && !same(*found, access))) return false;
-      found = access;
-      return true;
-    };
-    if (written) {
-      for (auto const& store : kernel.stores)
-        if (!see(store.to)) return std::nullopt;
-    } else {
-      for (auto const& step : kernel.steps)
-        if (step.kind == Step::Kind::load && !see(step.access)) return std::nullopt;
-    }
-    return found;
-  }
-  // Whether what a launch writes to `fresh` may lie where `old` lies: it reads each element at the point that writes it, and nobody reads it later.
-  bool may_overwrite(int l, int fresh, int old) const {
-    auto const& launch = to.launches[at(l)];
-    if (launch.node >= 0) return false;
-    auto const& kernel = kernels_[at(launch.kernel)];
-    auto const write = only_access(launch, fresh, true);
-    if (!write) return false;
-    int const last_pass = passes(kernel) - 1;  // an earlier one would take from a later one what it reads again
-    for (auto const& store : kernel.stores) {
-      if (launch.roots[at(store.to.buffer)] != fresh) continue;
-      auto const& step = kernel.steps[at(store.step)];
-      if (step.level != over_all_of(kernel) || step.pass != last_pass) return false;
-    }
-    bool const reads = std::ranges::find(launch.roots, old) != launch.roots.end();
-    if (!reads) return to.last[at(old)] < l;
-    auto const read = only_access(launch, old, false);
-    return read && to.last[at(old)] == l && read->offset == write->offset && read->strides == write->strides;
-  }
-  static Roles over_all_of(Kernel const& kernel) {
-    Roles all = 0;
-    for (auto const& axis : kernel.axes) all |= roles_of(axis.role);
-    return all;
-  }
-  void write_back() {
-    auto const from = graph.outputs.size() - graph.mutated.size();
-    for (std::size_t m = 0; m < graph.mutated.size(); ++m) {
-      int const value = graph.outputs[from + m], input = graph.inputs[at(graph.mutated[m])];
-      auto const &now = *graph.values[at(value)].meta, &before = *graph.values[at(input)].meta;
-      bool const plain = root(value) == value && graph.values[at(value)].node >= 0 && to.homes[at(value)].kind == Home::Kind::none &&
-                         now.dtype == before.dtype && now.sizes == before.sizes &&
-                         ir::contiguous_meta(before.dtype, before.device, before.sizes).strides == before.strides;
-      if (!plain || to.first[at(value)] < 0) continue;
-      int others = 0;
-      for (int const output : graph.outputs) others += root(output) == value || root(output) == input ? 1 : 0;
-      if (others != 1) continue;
-      int const l = to.first[at(value)];
-      bool const unread = to.last[at(input)] < l;
-      bool const by_call = to.launches[at(l)].node >= 0;
-      if (by_call ? !unread : !may_overwrite(l, value, input)) continue;
-      to.homes[at(value)] = {Home::Kind::in_place, graph.mutated[m]};
-    }
-  }
-  void offer_reuse() {
-    for (int l = 0; std::cmp_less(l, to.launches.size()); ++l) {
-      auto const& launch = to.launches[at(l)];
-      std::set<int> taken;
-      for (std::size_t b = 0; b < launch.roots.size(); ++b) {
-        int const fresh = launch.roots[b];
-        if (to.homes[at(fresh)].kind != Home::Kind::arena || to.first[at(fresh)] != l) continue;
-        for (int const old : launch.roots) {
-          if (old == fresh || taken.contains(old) || to.homes[at(old)].kind != Home::Kind::arena || to.first[at(old)] == l || to.last[at(old)] != l) continue;
-          auto const &a = *graph.values[at(old)].meta, &c = *graph.values[at(fresh)].meta;
-          if (a.dtype != c.dtype || ir::product(a.sizes) != ir::product(c.sizes) || !may_overwrite(l, fresh, old)) continue;
-          to.reuse.emplace_back(old, fresh);
-          taken.insert(old);
-          break;
-        }
-      }
-    }
-  }
   // The kernel behind a matmul takes its rows as they are done, if it reads just those.
   void epilogues() {
     for (int l = 0; l + 1 < static_cast<int>(to.launches.size()); ++l) {
@@ -238,10 +122,7 @@ struct Planner {
     for (auto& launch : to.launches)
       if (launch.node < 0) launch.kernel = unique(std::move(kernels_[at(launch.kernel)]));
   }
-  void write_source() {
-    to.source = std::string(prelude());
-    for (auto const& kernel : to.kernels) to.source += "\n" + c_text(kernel);
-  }
+  std::span<Kernel const> kernels() const { return kernels_; }
   std::vector<Kernel> kernels_{};
 };
 }  // namespace
@@ -249,13 +130,13 @@ struct Planner {
 namespace {
 // A new option must find its place here: it does not compile otherwise.
 std::string words_of(LowerOptions const& options) {
-  auto const& [group, interpret, in_place, grain, mode, tune_seconds, choices] = options;
+  auto const& [group, interpret, in_place, memory_budget, grain, mode, tune_seconds, choices] = options;
   auto const& [fuse, max_steps, max_buffers, apart] = group;
   std::string alone, chosen;
   for (int const node : apart) alone += std::format(" {}", node);
   for (auto const& [name, value] : choices) chosen += std::format(" '{}'='{}'", name, value);
-  return std::format("fuse={} max_steps={} max_buffers={} apart={{{}}} interpret={} in_place={} grain={} mode={} tune_seconds={}{}", fuse, max_steps,
-                     max_buffers, alone, interpret, in_place, grain, static_cast<int>(mode), tune_seconds, chosen);
+  return std::format("fuse={} max_steps={} max_buffers={} apart={{{}}} interpret={} in_place={} memory_budget={} grain={} mode={} tune_seconds={}{}", fuse,
+                     max_steps, max_buffers, alone, interpret, in_place, memory_budget, grain, static_cast<int>(mode), tune_seconds, chosen);
 }
 Key key_of_canonical(ir::Graph const& graph, LowerOptions const& options) {
   auto parts = parts_of(graph);
@@ -267,24 +148,41 @@ Key key_of_canonical(ir::Graph const& graph, LowerOptions const& options) {
 
 Key key_of(ir::Graph const& graph, LowerOptions const& options) { return key_of_canonical(canonical(graph), options); }
 
+namespace {
+// A plan of a primitive graph, and the choices that had a place in it.
+std::pair<Program, std::set<std::string>> planned(ir::Graph lowered, LowerOptions const& options, GroupOptions const& how) {
+  Program program{.grouping = group(std::move(lowered), how), .options = options};
+  ir::Symbols::Scope const scope(&program.grouping.graph.symbols);
+  Planner planner{program};
+  planner.launches();
+  give_homes(program, planner.kernels());
+  planner.epilogues();
+  planner.name_kernels();
+  return {std::move(program), std::move(planner.used_choices)};
+}
+}  // namespace
+
 Program plan(ir::Graph const& graph, LowerOptions const& options) {
   auto const start = std::chrono::steady_clock::now();
   auto how = options.group;
   choose_groups(options.choices, how);
   auto const ordered = canonical(graph);
-  Program program{.grouping = group(primitive(ordered), how), .options = options};
+  auto const lowered = primitive(ordered);
+  auto made = planned(lowered, options, how);
+  // Graphs that hold less, the one that changes least first, until a plan fits; else the plan that needs least.
+  constexpr int ways = 3;
+  for (int k = 0; options.memory_budget > 0 && k < ways && footprint(made.first).peak() > options.memory_budget; ++k) {
+    auto less = k == 0 ? reorder(lowered) : rematerialize(lowered, {.budget_bytes = options.memory_budget}).graph;
+    if (k == 2) less = reorder(less);
+    if (auto other = planned(std::move(less), options, how); footprint(other.first).peak() < footprint(made.first).peak()) made = std::move(other);
+  }
+  auto& program = made.first;
+  refuse_unused(options.choices, made.second);
   program.key = key_of_canonical(ordered, options);
-  ir::Symbols::Scope const scope(&program.grouping.graph.symbols);
-  Planner planner{program};
-  planner.launches();
-  planner.lifetimes();
-  planner.homes();
-  planner.epilogues();
-  planner.name_kernels();
-  planner.write_source();
-  refuse_unused(options.choices, planner.used_choices);
+  program.source = prelude();
+  for (auto const& kernel : program.kernels) program.source += "\n" + c_text(kernel);
   program.group_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return program;
+  return std::move(program);
 }
 
 std::string to_string(Program const& program) {

@@ -22,9 +22,10 @@ using Choices = std::map<std::string, std::string>;
 /// How a graph is lowered.
 struct LowerOptions {
   GroupOptions group{};
-  bool interpret = false;        ///< kernels by the interpreter, as where there is no compiler
-  bool in_place = true;          ///< outputs that are written back to inputs may be computed there
-  std::int64_t grain = 1 << 13;  ///< elements that are worth a thread, or a partial result, of their own
+  bool interpret = false;          ///< kernels by the interpreter, as where there is no compiler
+  bool in_place = true;            ///< outputs that are written back to inputs may be computed there
+  std::int64_t memory_budget = 0;  ///< bytes of step memory, node by node: values are made again until they fit, or nothing helps; 0: nothing is made again
+  std::int64_t grain = 1 << 13;    ///< elements that are worth a thread, or a partial result, of their own
   Mode mode = Mode::normal;
   double tune_seconds = 2;  ///< max_autotune: about how long candidates are timed
   Choices choices{};        ///< made by `tune`: applied in any mode, and then nothing is timed

@@ -93,6 +93,8 @@ void Session::Data::sort_results(Segment const& from) {
   now.outputs.clear();
   now.escaped.clear();
   bool const again = phase == Phase::replay;
+  for (std::size_t k = now.slots.size(); k-- > 0;)  // somebody may hold a result's memory, as a detached loss does, but nobody its history
+    if (auto& impl = now.slots[k]; impl && !from.slots[k].input && impl->node && impl.use_count() == 1) impl->node = nullptr;
   for (std::size_t k = now.slots.size(); k-- > 0;) {
     auto& impl = now.slots[k];
     if (!impl || from.slots[k].input) continue;
