@@ -20,7 +20,7 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 std::string code_of(fusion::Program const& program) {
   std::string text;
   for (auto const line : program.source | std::views::split('\n'))
-    if (auto const words = std::string_view(line); !words.starts_with("//")) text.append(words) += '\n';
+    if (auto const words = std::string_view(line.begin(), line.end()); !words.starts_with("//")) text.append(words) += '\n';
   return text;
 }
 

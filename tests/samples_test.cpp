@@ -211,6 +211,21 @@ TEST_CASE("the lesson on settings gives its claims, and the same ones twice") {
   CHECK(same(sample("s2_2_modes", "--json").output) == same(rows));
 }
 
+TEST_CASE("the lesson on the cache gives its claims") {
+  Folder const folder;
+  auto const file = (folder.path / "rows.json").string();
+  auto const ran = sample("s2_5_cache", "--json=" + file);
+  CHECK(ran.errors == "");
+  CHECK(ran.status == 0);
+  for (std::string const part : {"order of independent calls: the same key\n", "another key: graph, inputs\n", "objects handed to the loader: 1,",
+                                 "restored by the prefix, 2 of 3 compilations are hits", "none                60       0 %"})
+    CHECK_MESSAGE(ran.output.find(part) != std::string::npos, ran.output);
+  auto const rows = text_of(file);
+  for (std::string const part :
+       {"[{\"id\": \"2.5.a\", \"sample\": \"s2_5_cache\", ", "{\"id\": \"2.5.b\", ", "{\"id\": \"2.5.c\", ", "nothing (0 of 3), the key (3 of 3)"})
+    CHECK_MESSAGE(rows.find(part) != std::string::npos, rows);
+}
+
 TEST_CASE("the experiment on fusion shows every station") {
   auto const ran = sample("m_fusion", "");
   CHECK(ran.errors == "");
