@@ -156,7 +156,7 @@ Claim presets() {
     }
   std::cout << "All calls were compared with eager ones. 'round' is the first four calls: of training the same step, of serving four lengths.\n"
                "'later' is the fastest of 40 calls, of serving with the shortest text. The bytes are the most that were held beyond\n"
-               " what stood before the function was compiled. Kernels may come from the cache on disk.\n";
+               "what stood before the function was compiled. Kernels may come from the cache on disk.\n";
   auto const [steps, error] = adam_with_fixed_numbers(randint(0, 32, DimList{4, 16}), randint(0, 32, DimList{64}));
   std::cout << std::format("\nAdam with dynamic = false and fullgraph ends after {} steps: {}\n", steps, error);
   auto const& own = all.at("serving: preset for serving");
