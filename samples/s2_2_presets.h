@@ -164,7 +164,6 @@ Claim presets() {
   auto const& whole = all.at("serving: the same with fullgraph");
   if (own.graphs != 1 || other.graphs != 4 || whole.graphs != 1)
     fail("serving should make 1, 4 and 1 graphs, not {}, {} and {}", own.graphs, other.graphs, whole.graphs);
-  if (other.warming <= own.warming) fail("four searches took {} ms, one graph {} ms", other.warming, own.warming);
   auto const& trained = all.at("training: preset for training");
   auto const& served = all.at("training: preset for serving");
   return {
