@@ -146,7 +146,7 @@ void runs(ir::Graph const& graph) {
   auto const plain = ir::decompose(graph);
   auto begin = start();
   auto const expected = ir::evaluate(plain, inputs.all);
-  std::cout << std::format("{:22} {:>9} {:>10} {:>9} {:>12}\n", "", "launches", "lowered, s", "run, ms", "difference");
+  std::cout << std::format("{:22} {:>9} {:>10} {:>9} {:>12}\n", "", "launches", "lowered, s", "best, ms", "difference");
   std::cout << std::format("{:22} {:9} {:10} {:9.2f}\n", "reference evaluator", plain.nodes.size(), "", since(begin) * 1e3);
   std::array<double, 3> milliseconds{};
   std::size_t which = 0;
@@ -168,9 +168,9 @@ void runs(ir::Graph const& graph) {
         for (std::int64_t i = 0; i < base::numel(done.outputs[k].sizes); ++i)
           gap = std::max(gap, std::abs(done.outputs[k].real(i) - expected.outputs[k].real(i)));
     }
-    std::ranges::nth_element(times, times.begin() + 4);
-    milliseconds[which++] = times[4] * 1e3;
-    std::cout << std::format("{:22} {:9} {:10.3f} {:9.2f} {:12.1e}\n", name, launches, lowered, times[4] * 1e3, gap);
+    double const best = std::ranges::min(times);
+    milliseconds[which++] = best * 1e3;
+    std::cout << std::format("{:22} {:9} {:10.3f} {:9.2f} {:12.1e}\n", name, launches, lowered, best * 1e3, gap);
     if (!(gap < 1e-4)) base::fail("{}: a result differs by {}", name, gap);
   }
   auto const& compiler = device::toolchain();

@@ -94,10 +94,18 @@ static __attribute__((unused)) void tn_walk(char *dense, char *strided, int rank
 }
 //: file
 /* Reading weights from a safetensors file: eight bytes with the length of a header, the header as JSON, the elements. */
-typedef struct { const char *name, *dtype; int rank; tn_i64 sizes[16], strides[16]; int bytes; tn_i64 at; } tn_weight; /* strides in bytes, its place in memory */
+typedef struct {
+  const char *name, *dtype;
+  int rank;
+  tn_i64 sizes[16], strides[16]; /* strides in bytes */
+  int bytes;                     /* of an element */
+  tn_i64 at;                     /* its place in the model's memory */
+} tn_weight;
 typedef struct { const char *at, *end, *path; } tn_text;
 
-static int tn_bad(const tn_text *t, const char *what) { return tn_fail("%s: the header is broken, %lld bytes before its end: %s is expected", t->path, (long long)(t->end - t->at), what); }
+static int tn_bad(const tn_text *t, const char *what) {
+  return tn_fail("%s: the header is broken, %lld bytes before its end: %s is expected", t->path, (long long)(t->end - t->at), what);
+}
 static void tn_space(tn_text *t) {
   while (t->at < t->end && (*t->at == ' ' || *t->at == '\n' || *t->at == '\r' || *t->at == '\t')) ++t->at;
 }
@@ -180,7 +188,8 @@ static int tn_elements(FILE *file, const tn_weight *w, const char *path, tn_i64 
   }
   return bad ? tn_fail("%s: tensor '%s': %lld bytes at %lld can't be read", path, w->name, (long long)bytes, (long long)from) : 0;
 }
-static int tn_entry(FILE *file, tn_text *t, const tn_weight *weights, int count, unsigned char *seen, const char *name, tn_i64 data, tn_i64 size, char *memory) {
+static int tn_entry(FILE *file, tn_text *t, const tn_weight *weights, int count, unsigned char *seen, const char *name, tn_i64 data, tn_i64 size,
+                    char *memory) {
   char key[32], dtype[32] = "", have[400], want[400];
   tn_i64 sizes[16], offsets[2];
   int rank = -1, both = -1, which = 0;
@@ -195,7 +204,8 @@ static int tn_entry(FILE *file, tn_text *t, const tn_weight *weights, int count,
   if (!tn_take(t, '}')) return tn_bad(t, "} or ,");
   if (rank < 0 || both != 2 || !dtype[0]) return tn_fail("%s: tensor '%s' lacks dtype, shape or two data_offsets", t->path, name);
   if (offsets[0] > offsets[1] || offsets[1] > size)
-    return tn_fail("%s: tensor '%s': data_offsets [%lld, %lld] do not lie in the file's %lld bytes", t->path, name, (long long)offsets[0], (long long)offsets[1], (long long)size);
+    return tn_fail("%s: tensor '%s': data_offsets [%lld, %lld] do not lie in the file's %lld bytes", t->path, name, (long long)offsets[0],
+                   (long long)offsets[1], (long long)size);
   while (which < count && strcmp(weights[which].name, name)) ++which;
   if (which == count) return 0; /* somebody else's */
   const tn_weight *const w = weights + which;
@@ -207,7 +217,8 @@ static int tn_entry(FILE *file, tn_text *t, const tn_weight *weights, int count,
   tn_shape(have, sizeof have, sizes, rank < 16 ? rank : 16), tn_shape(want, sizeof want, w->sizes, w->rank);
   if (!same) return tn_fail("%s: tensor '%s' has the shape %s, %s is needed", t->path, name, have, want);
   if (offsets[1] - offsets[0] != bytes)
-    return tn_fail("%s: tensor '%s' has %lld bytes, its shape %s of %s needs %lld", t->path, name, (long long)(offsets[1] - offsets[0]), have, dtype, (long long)bytes);
+    return tn_fail("%s: tensor '%s' has %lld bytes, its shape %s of %s needs %lld", t->path, name, (long long)(offsets[1] - offsets[0]), have, dtype,
+                   (long long)bytes);
   return tn_elements(file, w, t->path, data + offsets[0], memory);
 }
 static int tn_header(FILE *file, tn_text *t, const tn_weight *weights, int count, unsigned char *seen, tn_i64 data, tn_i64 size, char *memory) {

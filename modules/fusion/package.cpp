@@ -89,10 +89,13 @@ struct Packer {
       base::ensure(kernel.parameters.empty() && kernel.real_parameters.empty(), "a kernel of fixed sizes has parameters");
   }
   std::int64_t take(std::int64_t bytes) { return std::exchange(held, held + aligned(std::max<std::int64_t>(bytes, 1))); }
-  static std::int64_t extent(Outside const& x) {
-    std::int64_t last = 1;
-    for (std::size_t d = 0; d < x.sizes.size(); ++d) last = x.sizes[d] == 0 ? 0 : last == 0 ? 0 : last + (x.sizes[d] - 1) * x.strides[d];
-    return last * base::bytes_of(x.dtype);
+  // Bytes before and from the first element on.
+  static std::pair<std::int64_t, std::int64_t> reach(Outside const& x) {
+    std::int64_t const bytes = base::bytes_of(x.dtype);
+    std::pair<std::int64_t, std::int64_t> reach{0, bytes};
+    for (std::size_t d = 0; d < x.sizes.size() && x.bytes > 0; ++d)
+      (x.strides[d] < 0 ? reach.first : reach.second) += std::abs(x.strides[d]) * (x.sizes[d] - 1) * bytes;
+    return reach;
   }
   Outside outside(int value, std::string name) const {
     auto const& meta = *lowered().values[at(value)].meta;
@@ -105,7 +108,8 @@ struct Packer {
     std::set<std::string> taken;
     for (std::size_t k = 0; k < lowered().inputs.size(); ++k) {
       int const value = lowered().inputs[k];
-      auto x = outside(value, graph.values[at(graph.inputs[k])].name);
+      auto const& own = graph.values[at(graph.inputs[k])].name;
+      auto x = outside(value, own.empty() ? std::format("input{}", k) : own);
       if (x.sizes.size() > 16) fail("package: input '{}' has {} dims, 16 are the most", x.name, x.sizes.size());
       if (weights[k].data == nullptr) {
         if (inputs.size() < options.inputs.size()) x.name = options.inputs[inputs.size()];
@@ -114,7 +118,8 @@ struct Packer {
         inputs.push_back(std::move(x));
       } else {
         if (!taken.insert(x.name).second) fail("package: two weights are called '{}'", x.name);
-        weight_at.push_back(take(extent(x)));
+        auto const [before, from] = reach(x);
+        weight_at.push_back(take(aligned(before) + from) + aligned(before));
         declare(value, std::format("w + {}", weight_at.back()), x.name);
         stored.push_back(std::move(x));
       }
@@ -325,7 +330,8 @@ Package write_package(ir::Graph const& graph, std::span<ir::Strided const> weigh
                .working_bytes = packer.held};
   for (std::size_t k = 0; k < packer.stored.size(); ++k) {
     made.weight_bytes += packer.stored[k].bytes;
-    made.working_bytes -= aligned(std::max<std::int64_t>(Packer::extent(packer.stored[k]), 1));
+    auto const [before, from] = Packer::reach(packer.stored[k]);
+    made.working_bytes -= aligned(before) + aligned(from);
   }
   auto const source = packer.source(command);
   write_file(made.header, packer.header());

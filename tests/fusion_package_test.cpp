@@ -1,0 +1,76 @@
+// Random graphs as packages: what their libraries compute, against the reference evaluator.
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+#include <stdlib.h>
+import std;
+import tenon.base;
+import tenon.ir;
+import tenon.fusion;
+#include "ir_random.hpp"
+#include "ir_support.hpp"
+
+namespace ir = tenon::ir;
+namespace base = tenon::base;
+namespace fusion = tenon::fusion;
+
+TEST_CASE("random graphs as packages give the reference's values, or say which op has no C") {
+  std::string folder = std::filesystem::temp_directory_path() / "tenon-package-XXXXXX";
+  REQUIRE(mkdtemp(folder.data()));
+  std::mt19937 random(20261201);
+  int const count = support::tier(16, 40, 2000);
+  int packaged = 0;
+  for (int k = 0; k < count; ++k) {
+    auto const made = support::random_graph(random, {.nodes = 2 + k % 9, .strides = k % 2 == 1});
+    INFO("graph " << k << "\n" << ir::to_string(made.graph));
+    auto const inputs = made.elements();
+    auto const expected = ir::evaluate(ir::decompose(made.graph), inputs);
+    // Every second input is a weight; what does not lie row by row must be one.
+    std::vector<ir::Strided> weights;
+    std::vector<void const*> given;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      bool const stored = i % 2 == 0 || !base::is_contiguous(inputs[i].sizes, inputs[i].strides);
+      weights.push_back(stored ? inputs[i] : ir::Strided{nullptr, inputs[i].dtype, inputs[i].sizes, inputs[i].strides});
+      if (!stored) given.push_back(inputs[i].data);
+    }
+    fusion::Package package;
+    auto const name = std::format("graph{}", k);
+    if (auto const refusal = support::caught([&] { package = fusion::write_package(made.graph, weights, {.folder = folder, .name = name}); });
+        refusal != "nothing") {
+      INFO(refusal);
+      CHECK((refusal.starts_with("package: there is no C for ") || refusal.ends_with(" draws random numbers; a package has no generator") ||
+             refusal.ends_with("gathers from a dim of size 0")));
+      continue;
+    }
+    ++packaged;
+    void* const library = dlopen(package.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+    REQUIRE_MESSAGE(library, dlerror());
+    auto const function = [&](std::string const& what) { return dlsym(library, (name + what).c_str()); };
+    auto const error = reinterpret_cast<char const* (*)()>(function("_error"));
+    void* const model = reinterpret_cast<void* (*)(char const*)>(function("_create"))(package.weights.c_str());
+    REQUIRE_MESSAGE(model, error());
+    std::vector<support::Array> results;
+    std::vector<void*> outputs;
+    for (auto const& y : expected.outputs) {
+      results.push_back(support::array(y.dtype, y.sizes));
+      outputs.push_back(results.back().at.data);
+    }
+    int const status = reinterpret_cast<int (*)(void*, void const* const*, void* const*)>(function("_run"))(model, given.data(), outputs.data());
+    REQUIRE_MESSAGE(status == 0, error());
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      auto const x = support::reals(results[i].at), y = support::reals(expected.outputs[i]);
+      auto const dtype = results[i].at.dtype;
+      double const relative = dtype == base::DType::f64    ? 1e-9
+                              : dtype == base::DType::f32  ? 2e-5
+                              : dtype == base::DType::bf16 ? 2e-2
+                              : dtype == base::DType::f16  ? 4e-3
+                              : base::is_real(dtype)       ? 0.3
+                                                           : 0;
+      INFO("output " << i);
+      CHECK(support::distance(x, y) <= relative * support::scale_of(y));
+    }
+    reinterpret_cast<void (*)(void*)>(function("_destroy"))(model);
+    dlclose(library);
+  }
+  CHECK(3 * packaged > count);
+  std::filesystem::remove_all(folder);
+}
