@@ -46,3 +46,29 @@ TEST_CASE("a run holds what its plan says") {
     CHECK_MESSAGE(base::memory_counters().peak - before == needs.peak(), name);
   }
 }
+
+namespace {
+struct Counts {
+  int calls = 0, kernels = 0, forms = 0;  // launches that are a library's, launches of generated kernels, and how many of these differ
+  double bytes = 0;                       // that generated kernels read and write
+  bool operator==(Counts const&) const = default;
+};
+Counts counts_of(fusion::Program const& program) {
+  Counts counts{.forms = static_cast<int>(program.kernels.size())};
+  for (auto const& launch : program.launches) {
+    ++(launch.node >= 0 ? counts.calls : counts.kernels);
+    if (launch.node < 0) counts.bytes += static_cast<double>(fusion::cost(program.kernels[static_cast<std::size_t>(launch.kernel)]).bytes);
+  }
+  return counts;
+}
+}  // namespace
+
+TEST_CASE("kernels of a training step, and the bytes that fusion saves") {
+  for (auto const& [name, graph] : support::training_steps()) {
+    auto const fused = fusion::plan(graph);
+    auto const now = counts_of(fused), alone = counts_of(fusion::plan(graph, {.group = {.fuse = false}}));
+    std::cout << std::format("{}: {} calls, {} kernels of {} forms, {:.0f} bytes; one by one {} calls, {} kernels of {} forms, {:.0f} bytes\n", name, now.calls,
+                             now.kernels, now.forms, now.bytes, alone.calls, alone.kernels, alone.forms, alone.bytes);
+    std::cout << fusion::to_string(fused.grouping) << "\n";
+  }
+}
