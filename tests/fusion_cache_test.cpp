@@ -122,6 +122,31 @@ TEST_CASE("the entry of a key keeps the facts that its maker gave it") {
   CHECK(std::ranges::count_if(listed, [](auto const& l) { return l.entry.facts == std::map<std::string, std::string>{{"choice", "column"}}; }) == 1);
 }
 
+TEST_CASE("what max_autotune chose is kept, and nothing is timed again") {
+  CacheFolder const folder;
+  fusion::LowerOptions const options{.mode = fusion::Mode::max_autotune, .tune_seconds = 0.05};
+  auto const x = support::array(base::DType::f32, {4}, std::array{-1.0, 0.0, 1.0, 2.0});
+  std::array const inputs{x.at};
+  auto const tuned = [&] { return support::reals(fusion::lower(small_graph(), options)(inputs, {}).outputs.at(0)); };
+  auto last = support::receipts_so_far();
+  CHECK(tuned() == right);
+  auto const first = support::receipts_since(last);
+  REQUIRE(!first.empty());
+  CHECK(first[0].outcome == Outcome::miss);
+  CHECK(first[0].key.parts.back().name == "tuned for");
+  last = support::receipts_so_far();
+  auto const loaded = device::libraries_loaded();
+  CHECK(tuned() == right);
+  auto const second = support::receipts_since(last);
+  REQUIRE(second.size() == 2);
+  CHECK(second[0].outcome == Outcome::hit);
+  CHECK(second[0].key == first[0].key);
+  CHECK(second[1].outcome == Outcome::hit);
+  CHECK(device::libraries_loaded() == loaded + 1);
+  REQUIRE(fusion::store_entry({.key = first[0].key, .facts = {{"kernel 0", "no such variant"}}}));  // so it is these words that decide
+  CHECK(says(support::caught(tuned), "choice \"kernel 0\": \"no such variant\" does not go with it"));
+}
+
 TEST_CASE("the interpreter neither asks the cache nor fills it") {
   CacheFolder const folder;
   auto const x = support::array(base::DType::f32, {4}, std::array{-1.0, 0.0, 1.0, 2.0});

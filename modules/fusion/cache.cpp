@@ -7,6 +7,7 @@ module;
 module tenon.fusion;
 import std;
 import tenon.base;
+import tenon.ir;
 import tenon.device;
 import :entry;
 
@@ -173,6 +174,20 @@ device::Library load_or_compile(device::Toolchain const& compiler, Program const
                .seconds = made.seconds,
                .source_bytes = static_cast<std::int64_t>(program.source.size())});
   return library;
+}
+
+Choices tuned(ir::Graph const& graph, LowerOptions const& options) {
+  std::string libraries, sizes;
+  for (auto const engine : engines()) libraries += std::format(" {}", name_of(engine));
+  for (int number = 0; std::cmp_less(number, graph.symbols.names().size()); ++number) sizes += std::format("{} ", graph.symbols.symbol_at(number).whole);
+  auto const machine = std::format("{}, {} threads, products by{}", device::cpu().name, device::threads(), libraries);
+  auto const key =
+      with_part(with_part(key_of(graph, options), key_part("tuned on", machine)), key_part("tuned for", sizes, sizes.empty() ? "fixed sizes" : sizes));
+  if (auto found = find_entry(key, graph.name)) return std::move(found->facts);
+  auto const start = Clock::now();
+  auto choices = tune(graph, options);
+  store_entry({.key = key, .graph = graph.name, .facts = choices, .seconds = since(start)});
+  return choices;
 }
 
 std::string_view text_of(Receipt::Outcome outcome) {

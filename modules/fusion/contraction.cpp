@@ -261,7 +261,9 @@ Tiling tiling(Gemm const& g, int threads, Cut cut) {
   auto const wanted = std::min<std::int64_t>(threads, static_cast<std::int64_t>(work / worth_a_thread));
   if (count >= wanted) return whole;
   auto const pieces = parts(wanted, count);
-  if (cut == Cut::whole_rows || g.m >= pieces * least_rows || g.m >= g.n)
+  // A thread copies its rows of a and its columns of b, so the longer side is cut, unless its pieces would be too narrow.
+  bool const by_rows = g.m >= g.n ? g.m >= pieces * least_rows || g.n < pieces * least_columns : g.n < pieces * least_columns && g.m >= pieces * least_rows;
+  if (cut == Cut::whole_rows || by_rows)
     whole.rows = std::min(whole.rows, rounded_up(parts(whole.rows, pieces), g.m >= pieces * least_rows ? 16 : 1));
   else
     whole.columns = std::min(whole.columns, std::max(rounded_up(parts(whole.columns, pieces), 16), least_columns));

@@ -2,6 +2,7 @@
 module tenon.fusion:entry;
 import std;
 import tenon.base;
+import tenon.ir;
 import tenon.device;
 import :key;
 import :program;
@@ -22,6 +23,8 @@ struct Decoded {
 Decoded decode(std::span<std::byte const> file, Secret const* secret);
 /// A program's object from its entry, else compiled and stored.
 device::Library load_or_compile(device::Toolchain const& compiler, Program const& program);
+/// What `tune` chose for a graph before, on this machine with as many threads, libraries and these sizes; otherwise it is asked, and that is kept.
+Choices tuned(ir::Graph const& graph, LowerOptions const& options);
 /// The line of JSON that TENON_CACHE_LOG gets.
 std::string json_of(Receipt const& receipt);
 

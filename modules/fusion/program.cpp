@@ -8,6 +8,7 @@ import :build;
 import :print_c;
 import :c_text;
 import :choose;
+import :entry;
 import :homes;
 
 namespace tenon::fusion {
@@ -204,9 +205,9 @@ std::string to_string(Program const& program) {
 
 Runner lower(ir::Graph const& graph, LowerOptions const& options) {
   if (options.mode != Mode::max_autotune || !options.choices.empty()) return runner(plan(graph, options));
-  auto tuned = options;
-  tuned.choices = tune(graph, options);
-  return runner(plan(graph, tuned));
+  auto chosen = options;
+  chosen.choices = tuned(graph, options);
+  return runner(plan(graph, chosen));
 }
 
 }  // namespace tenon::fusion

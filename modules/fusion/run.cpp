@@ -70,13 +70,28 @@ void run_call(ir::OpDef const& op, Prepared& l) {
   gemm(product);
 }
 
+namespace {
 // Blocks of rows for what comes behind them: each copies the right operand once more, so they are as large as their rows stay near.
-void run_matmul(Prepared& product, Entry const& behind, Prepared& launch) {
-  auto call = gemm_of(product.in[0], product.in[1], product.out[0]);
-  call.engine = product.engine;
+Tiling joined_tiling(Gemm const& call) {
   auto tiling = fusion::tiling(call, device::threads(), Cut::whole_rows);
   constexpr std::int64_t near = 1 << 20;  // elements
   tiling.rows = std::min(tiling.rows, std::max<std::int64_t>(near / std::max<std::int64_t>(call.n, 1), 128));
+  return tiling;
+}
+}  // namespace
+
+bool joined_pays(Prepared const& product) {
+  auto const call = gemm_of(product.in[0], product.in[1], product.out[0]);
+  auto const copied = [&](Tiling const& cut) {  // elements of both operands, by all threads
+    return tiles(call, cut) * (std::min(cut.rows, call.m) + std::min(cut.columns, call.n)) * call.k;
+  };
+  return copied(joined_tiling(call)) <= copied(fusion::tiling(call, device::threads())) + entries(call) * call.m * call.n;  // reading the result once more
+}
+
+void run_matmul(Prepared& product, Entry const& behind, Prepared& launch) {
+  auto call = gemm_of(product.in[0], product.in[1], product.out[0]);
+  call.engine = product.engine;
+  auto const tiling = joined_tiling(call);
   device::parallel(tiles(call, tiling), [&](std::int64_t k, int) {
     auto const part = tile(call, tiling, k);
     gemm(call, part);

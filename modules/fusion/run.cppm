@@ -57,6 +57,8 @@ void renumber(Program const& program, Launch const& launch, ir::Bindings const& 
 void run_kernel(Kernel const& kernel, Entry const& entry, Prepared& launch);
 void run_rows(Entry const& entry, Prepared& launch, Whole low, Whole high);
 void run_call(ir::OpDef const& op, Prepared& launch);
+/// Whether what comes behind a matmul should run on blocks of its rows: not where that makes threads copy much more of the operands.
+bool joined_pays(Prepared const& product);
 /// A matmul, and per block of rows what comes behind it.
 void run_matmul(Prepared& product, Entry const& behind, Prepared& launch);
 /// The calling thread's own memory, at least so many bytes, aligned to 64; what it held is lost when it grows.

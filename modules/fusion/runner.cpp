@@ -191,7 +191,7 @@ std::size_t Executor::go(Frame& frame, std::size_t l) const {
     if (prepared.bad) interpreted(launch, prepared);  // which says what index it is
     return 1;
   }
-  if (launch.with_next) {
+  if (launch.with_next && joined_pays(prepared)) {
     auto const& next = program_.launches[l + 1];
     auto& behind = frame.sizes.launches[l + 1];
     if (auto const& entry = entries_[at(next.kernel)]; entry.main && !behind.interpreted) {
