@@ -83,8 +83,23 @@ struct Planner {
       int const product = graph.nodes[at(launch.node)].first;
       if (auto const* const rows = choice("rows", at(l)); rows && *rows == "apart") continue;
       if (has_partials(kernel) || kernel.schedule.form == Form::split || std::ranges::find(next.roots, product) == next.roots.end()) continue;
-      launch.with_next = rows_match(kernel, next, product);
+      launch.with_next = rows_match(kernel, next, product) && !overwrites_operands(l);
+      if (!launch.with_next) continue;
+      for (auto const& input : graph.nodes[at(launch.node)].inputs)  // other threads still read them while the kernel writes
+        if (input.value >= 0) to.last[at(root(input.value))] = std::max(to.last[at(root(input.value))], l + 1);
     }
+  }
+  // Whether the kernel behind product l writes where the product's operands lie.
+  bool overwrites_operands(int l) const {
+    for (auto const& input : graph.nodes[at(to.launches[at(l)].node)].inputs) {
+      if (input.value < 0) continue;
+      int const operand = root(input.value);
+      for (auto const& [old, fresh] : to.reuse)
+        if (old == operand && to.first[at(fresh)] == l + 1) return true;
+      for (int const written : to.launches[at(l + 1)].roots)
+        if (auto const& home = to.homes[at(written)]; home.kind == Home::Kind::in_place && graph.inputs[at(home.number)] == operand) return true;
+    }
+    return false;
   }
   // Whether item i of the kernel reads row i of the product, and nothing else of it.
   bool rows_match(Kernel const& kernel, Launch const& launch, int product) const {
