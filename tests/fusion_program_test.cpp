@@ -207,6 +207,27 @@ TEST_CASE("a product that is read transposed is computed the other way round, an
     }
 }
 
+TEST_CASE("rows behind a product never write over an operand that other threads still read") {
+  ir::Graph graph;
+  std::mt19937 random(11);
+  std::vector<double> numbers(256 * 256);
+  for (auto& x : numbers) x = std::normal_distribution<>(0, 0.1)(random);
+  auto const a = support::array(base::DType::f32, {256, 256}, numbers), b = support::array(base::DType::f32, {256, 256}, numbers);
+  std::array const in{a.at, b.at};
+  int const x = graph.input(support::meta_of(in[0]));
+  int value = graph.add(ir::ops::tanh, {{graph.input(support::meta_of(in[1])), {}}}, {}, {});
+  for (int k = 0; k < 6; ++k) {
+    value = graph.add(ir::ops::matmul, {{x, {}}, {value, {}}}, {}, {});
+    value = graph.add(ir::ops::tanh, {{value, {}}}, {}, {});
+  }
+  graph.outputs = {value};
+  auto const program = fusion::plan(graph);
+  CHECK(std::ranges::any_of(program.launches, &fusion::Launch::with_next));
+  Checked const check(graph, {});
+  auto const expected = reference(graph, in, {});
+  for (int turn = 0; turn < 10; ++turn) check(in, {}, expected);
+}
+
 TEST_CASE("an index out of range is one clear line, compiled or interpreted, and memory beyond the table is not read") {
   ir::Graph graph;
   std::vector<float> data{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
