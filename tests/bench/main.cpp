@@ -1,5 +1,6 @@
 // bench --serve: times one case at a time, as asked on stdin.
 // bench [CASE...] [--json FILE]: runs the groups whose name holds one of the words, prints a table, and writes it as JSON.
+#include <stdlib.h>
 #include <time.h>
 
 #include <nlohmann/json.hpp>
@@ -47,6 +48,7 @@ static int serve() {
 }
 
 int main(int argc, char** argv) {
+  ::setenv("TENON_CACHE", "none", 1);  // nothing that another run chose or compiled
   std::vector<std::string_view> wanted;
   std::string json_file;
   for (int k = 1; k < argc; ++k) {
