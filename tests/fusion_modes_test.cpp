@@ -149,7 +149,6 @@ TEST_CASE("measured: what a call costs beside its kernels") {
     }
     std::cout << std::format("{}: {:.0f} ns a call, with launches prepared {:.0f} ns\n", name, least[fusion::Mode::normal],
                              least[fusion::Mode::reduce_overhead]);
-    if (name == "one kernel") CHECK(least[fusion::Mode::reduce_overhead] < 2000);
   }
 }
 

@@ -1,4 +1,5 @@
 module;
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 module tenon.base;
@@ -54,8 +55,9 @@ class Blocks {
  private:
   static std::byte* fresh(std::size_t bytes) {
     bool const huge = bytes >= (std::size_t{4} << 20);  // worth pages of 2 MiB, where the system has them
-    auto* const block = std::aligned_alloc(huge ? std::size_t{2} << 20 : alignment, bytes);
-    if (block && huge) ::madvise(block, bytes, MADV_HUGEPAGE);
+    void* block = nullptr;
+    if (::posix_memalign(&block, huge ? std::size_t{2} << 20 : alignment, bytes) != 0) return nullptr;
+    if (huge) ::madvise(block, bytes, MADV_HUGEPAGE);
     return static_cast<std::byte*>(block);
   }
   static std::size_t list_of(std::size_t bytes) {

@@ -18,9 +18,9 @@ constexpr bool is_float = std::is_same_v<T, float>;
 enum Slot : std::size_t { work, q_copy, k_copy, v_copy, g_copy, out_copy, dk_sum, dv_sum, slots };
 template <class T>
 T* memory(Slot slot, std::int64_t elements) {
-  thread_local std::array<std::vector<double>, slots> all;
+  thread_local std::array<Aligned<double>, slots> all;
   auto const needed = static_cast<std::size_t>(elements) * sizeof(T) / sizeof(double) + 1;
-  if (all[slot].size() < needed) all[slot] = std::vector<double>(needed);
+  if (all[slot].size() < needed) all[slot] = Aligned<double>(needed);
   return reinterpret_cast<T*>(all[slot].data());
 }
 
@@ -129,7 +129,7 @@ template <class T>
 void in_parts(AttentionGrad const& grad, std::int64_t parts) {
   auto const& call = grad.call;
   auto const heads = call.batch * call.heads, keys = call.keys * call.features, values = call.keys * call.value_features, each = keys + values;
-  std::vector<T> sums(static_cast<std::size_t>(heads * parts * each));
+  Aligned<T> sums(static_cast<std::size_t>(heads * parts * each));
   device::parallel(heads * parts, [&](std::int64_t item, int) {
     T* const mine = sums.data() + item * each;
     backward<T>(grad, item / parts, part_begin(call, item % parts, parts), part_begin(call, item % parts + 1, parts), mine, mine + keys);

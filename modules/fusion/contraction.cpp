@@ -36,10 +36,10 @@ struct Block {
 // Memory of this thread that only grows; what it held is lost where it does. One slot an operand.
 template <class T>
 T* scratch(std::size_t slot, std::int64_t elements) {
-  thread_local std::array<std::vector<double>, 3> slots;
+  thread_local std::array<Aligned<double>, 3> slots;
   auto& memory = slots[slot];
   auto const needed = static_cast<std::size_t>(elements) * sizeof(T) / sizeof(double) + 1;
-  if (memory.size() < needed) memory = std::vector<double>(needed);
+  if (memory.size() < needed) memory = Aligned<double>(needed);
   return reinterpret_cast<T*>(memory.data());
 }
 
@@ -134,8 +134,12 @@ kernels::Products const* products_of(Engine engine) {
   }
   return nullptr;
 }
+// Of the product that a tile is part of: how it is computed must not depend on how it is cut, or bits would depend on threads.
+struct Extent {
+  std::int64_t rows, columns;
+};
 template <class T>
-Product<T> product_of(Block const& a, Block const& b, Block const& c, bool accumulate) {
+Product<T> product_of(Block const& a, Block const& b, Block const& c, bool accumulate, Extent whole) {
   return {.m = c.rows,
           .n = c.columns,
           .k = a.columns,
@@ -147,13 +151,14 @@ Product<T> product_of(Block const& a, Block const& b, Block const& c, bool accum
           .b_column = b.at.column_stride,
           .c = reinterpret_cast<T*>(c.at.data),
           .c_row = c.at.row_stride,
-          .accumulate = accumulate};
+          .accumulate = accumulate,
+          .narrow = whole.rows <= 1 || whole.columns <= 4};
 }
 // c (+)= a b where a and b are ready and c has a unit stride.
 template <class T>
-void multiply(Block const& a, Block const& b, Block const& c, bool accumulate, Engine engine) {
-  if (c.at.column_stride != 1) return multiply<T>(b.turned(), a.turned(), c.turned(), accumulate, engine);
-  auto const product = product_of<T>(a, b, c, accumulate);
+void multiply(Block const& a, Block const& b, Block const& c, bool accumulate, Engine engine, Extent whole) {
+  if (c.at.column_stride != 1) return multiply<T>(b.turned(), a.turned(), c.turned(), accumulate, engine, {whole.columns, whole.rows});
+  auto const product = product_of<T>(a, b, c, accumulate, whole);
   auto const* const products = products_of(engine);
   if constexpr (std::is_same_v<T, float>)
     (products && products->f32 ? products->f32 : kernels::here().product_f32)(product);
@@ -165,7 +170,7 @@ void multiply(Block const& a, Block const& b, Block const& c, bool accumulate, E
 constexpr std::int64_t panel_rows = 512, panel_columns = 512, panel_terms = 512;
 
 template <class T>
-void in_panels(Block const& a, Block const& b, Block const& c, bool accumulate, Engine engine) {
+void in_panels(Block const& a, Block const& b, Block const& c, bool accumulate, Engine engine, Extent whole) {
   for (std::int64_t i = 0; i < c.rows; i += panel_rows)
     for (std::int64_t j = 0; j < c.columns; j += panel_columns) {
       auto const rows = std::min(panel_rows, c.rows - i), columns = std::min(panel_columns, c.columns - j);
@@ -183,7 +188,7 @@ void in_panels(Block const& a, Block const& b, Block const& c, bool accumulate, 
       }
       for (std::int64_t first = 0; first == 0 || first < a.columns; first += panel_terms) {
         auto const terms = std::min(panel_terms, a.columns - first);
-        multiply<T>(ready<T>(a.part(i, rows, first, terms), 0), ready<T>(b.part(first, terms, j, columns), 1), sum, accumulate || first > 0, engine);
+        multiply<T>(ready<T>(a.part(i, rows, first, terms), 0), ready<T>(b.part(first, terms, j, columns), 1), sum, accumulate || first > 0, engine, whole);
       }
       if (!direct)
         for (std::int64_t l = 0; l < lines.rows; ++l)
@@ -196,15 +201,15 @@ bool in_bf16(Block const& a, Block const& b, Block const& c, Engine engine) {
   auto const* const products = products_of(engine);
   if (!products || !products->bf16 || !is_unit(a) || !is_unit(b) || !is_unit(c)) return false;
   if (c.at.column_stride != 1) return in_bf16(b.turned(), a.turned(), c.turned(), engine);
-  return products->bf16(product_of<std::uint16_t>(a, b, c, false));
+  return products->bf16(product_of<std::uint16_t>(a, b, c, false, {c.rows, c.columns}));
 }
 
 template <class T>
-void in_floats(Block const& a, Block const& b, Block const& c, bool accumulate, Engine engine) {
+void in_floats(Block const& a, Block const& b, Block const& c, bool accumulate, Engine engine, Extent whole) {
   if (is_ready<T>(a) && is_ready<T>(b) && is_ready<T>(c))
-    multiply<T>(a, b, c, accumulate, engine);
+    multiply<T>(a, b, c, accumulate, engine, whole);
   else
-    in_panels<T>(a, b, c, accumulate, engine);
+    in_panels<T>(a, b, c, accumulate, engine, whole);
 }
 // Whole numbers wrap; sums of booleans are compared with 0 at the end.
 void in_integers(Block const& a, Block const& b, Block const& c, bool accumulate) {
@@ -239,7 +244,7 @@ void gemm(Gemm const& g, Tile const& t) {
   if (!base::is_real(g.dtype)) return in_integers(a, b, c, g.accumulate);
   auto const engine = g.engine ? *g.engine : preferred(g.dtype);
   if (g.dtype == DType::bf16 && !g.accumulate && in_bf16(a, b, c, engine)) return;
-  g.dtype == DType::f64 ? in_floats<double>(a, b, c, g.accumulate, engine) : in_floats<float>(a, b, c, g.accumulate, engine);
+  g.dtype == DType::f64 ? in_floats<double>(a, b, c, g.accumulate, engine, {g.m, g.n}) : in_floats<float>(a, b, c, g.accumulate, engine, {g.m, g.n});
 }
 void gemm_rows(Gemm const& g, std::int64_t entry, std::int64_t low, std::int64_t high) {
   gemm(g, Tile{.entry = entry, .row = low, .rows = high - low, .column = 0, .columns = g.n});

@@ -3,6 +3,24 @@ import std;
 import tenon.base;
 import tenon.device;
 
+namespace tenon::fusion {
+
+// Memory whose first byte is the first of a cache line, so that code which peels elements up to a boundary does the same in every thread and run.
+template <class T>
+struct InLines {
+  using value_type = T;
+  InLines() = default;
+  template <class U>
+  InLines(InLines<U> const&) {}
+  T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{64})); }
+  void deallocate(T* p, std::size_t) { ::operator delete(p, std::align_val_t{64}); }
+  bool operator==(InLines const&) const { return true; }
+};
+template <class T>
+using Aligned = std::vector<T, InLines<T>>;
+
+}  // namespace tenon::fusion
+
 export namespace tenon::fusion {
 
 /// Elements of a matrix; strides in elements, of any sign, 0 where all rows or columns are one.

@@ -109,7 +109,7 @@ constexpr std::int64_t patch_elements = 1 << 17, most_terms = 2048, few_position
 
 template <class T>
 struct Memory {
-  std::vector<T> patches, sums;
+  Aligned<T> patches, sums;
 };
 // Results of one group at places [first, last).
 template <class T>

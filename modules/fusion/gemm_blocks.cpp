@@ -118,7 +118,8 @@ void narrow(Product<double> const& p) { TENON_ISA.product_f64(p); }
 
 template <class T>
 void product(Product<T> const& p) {
-  if (p.m <= 1 || p.n <= 4 || p.k == 0) return narrow(p);
+  if (p.m == 0 || p.n == 0) return;
+  if (p.narrow || p.k == 0) return narrow(p);
   thread_local Copies<T> const copies;
   bool const a_by_rows = p.a_column == 1, a_there = p.n <= 256 && few_apart<T>(a_by_rows ? p.a_row : p.a_column);
   bool const b_there = p.b_column == 1 && (p.m <= 2 * height || (p.m <= 6 * height && many_apart<T>(p.b_row)));

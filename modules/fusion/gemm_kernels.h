@@ -15,6 +15,7 @@ struct Product {
   T* c = nullptr;
   std::int64_t c_row = 0;
   bool accumulate = false;
+  bool narrow = false;  ///< the product that this is a part of has hardly rows or columns: as products with vectors
 };
 
 /// One instruction set's functions. Narrowing rounds to nearest even.

@@ -70,7 +70,7 @@ template <class T, class F>
 void with_sums(Strided const& y, F f) {
   if (y.dtype == dtype_for<T>) return f(reinterpret_cast<T*>(y.data));
   auto const count = base::numel(y.sizes);
-  std::vector<T> sums(static_cast<std::size_t>(count));
+  Aligned<T> sums(static_cast<std::size_t>(count));
   f(sums.data());
   store_line(y.dtype, y.data, 1, sums.data(), count);
 }

@@ -32,7 +32,7 @@ Sweep sweep_of(ir::Attrs const& attrs, std::size_t dims);
 /// Row-major elements as T: where they lie if they are, else a copy.
 template <class T>
 struct Dense {
-  std::vector<T> copy{};
+  Aligned<T> copy{};
   T const* data = nullptr;
 };
 Dense<float> dense_f32(ir::Strided const& x);
