@@ -58,7 +58,9 @@ void check_refused(std::string_view reason, Outcome then = Outcome::stored) {
   auto const did = lowered();
   CHECK(did.result == right);
   CHECK(did.loaded == 1);
-  REQUIRE(did.receipts.size() == 2);
+  std::string said;
+  for (auto const& receipt : did.receipts) said += fusion::to_string(receipt) + "\n";
+  REQUIRE_MESSAGE(did.receipts.size() == 2, said);
   CHECK(did.receipts[0].outcome == Outcome::refused);
   CHECK_MESSAGE(says(did.receipts[0].reason, reason), did.receipts[0].reason);
   CHECK(!did.receipts[0].key.parts.empty());
@@ -270,12 +272,27 @@ TEST_CASE("a folder that others may write to, or that is reached by a link, is n
 TEST_CASE("a truncated, a longer and an oversized entry are refused") {
   CacheFolder const folder;
   run(small_graph());
-  Forged const whole(folder);
-  auto const object = whole.object_at(), size = whole.bytes.size();
-  for (std::size_t const length : {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{8}, std::size_t{23}, std::size_t{24}, std::size_t{25},
-                                   object - 1, object, object + 1, (object + size) / 2, size - 65, size - 64, size - 63, size - 33, size - 32, size - 1}) {
-    Forged forged(folder);
-    forged.bytes.resize(length);
+  enum class From { start, object, end };
+  using enum From;
+  for (auto const& [from, by] : {std::pair(start, 0),
+                                 {start, 1},
+                                 {start, 7},
+                                 {start, 8},
+                                 {start, 23},
+                                 {start, 24},
+                                 {start, 25},
+                                 {object, -1},
+                                 {object, 0},
+                                 {object, 1},
+                                 {object, 99},
+                                 {end, -65},
+                                 {end, -64},
+                                 {end, -63},
+                                 {end, -33},
+                                 {end, -32},
+                                 {end, -1}}) {
+    Forged forged(folder);  // entries differ in size: they say when they were made
+    forged.bytes.resize((from == start ? 0 : from == object ? forged.object_at() : forged.bytes.size()) + static_cast<std::size_t>(by));
     forged.write();
     check_refused("truncated");
   }
