@@ -83,7 +83,7 @@ std::unique_ptr<Frame> Executor::frame(ir::Bindings const& bindings) {
   std::shared_ptr<Sizes const> sizes;
   if (!found || !fits(*found, bindings)) {
     std::scoped_lock const lock(mutex_);
-    if (found) idle_.push_back(std::move(found));
+    if (found) idle_.push_back(std::exchange(found, nullptr));
     auto const entry = std::ranges::find_if(idle_, [&](auto const& f) { return fits(*f, bindings); });
     if (entry != idle_.end()) {
       found = std::move(*entry);
@@ -91,6 +91,7 @@ std::unique_ptr<Frame> Executor::frame(ir::Bindings const& bindings) {
     } else if (auto const known = std::ranges::find_if(known_, [&](auto const& s) { return same_sizes(*s, bindings); }); known != known_.end()) {
       sizes = *known;
     }
+    if (idle_.size() > 4) idle_.erase(idle_.begin());  // sizes that come and go leave no arenas behind
   }
   if (!found) return make_frame(bindings, std::move(sizes));
   if (!varying_.empty() && (found->bindings.whole != bindings.whole || found->bindings.real != bindings.real)) {
