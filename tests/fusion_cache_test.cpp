@@ -95,7 +95,6 @@ TEST_CASE("a second compilation is a hit, with the same result and a receipt tha
   CHECK(hit.key == first.receipts[0].key);
   CHECK(hit.graph == "small");
   CHECK(hit.seconds > 0);
-  CHECK(hit.seconds < 1);
   std::vector<std::string> names;
   for (auto const& part : hit.key.parts) names.push_back(part.name);
   CHECK(names == std::vector<std::string>{"graph", "inputs", "options", "toolchain", "flags", "processor", "build", "source"});
