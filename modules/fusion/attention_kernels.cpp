@@ -20,8 +20,9 @@ std::int64_t line_of(std::int64_t keys) {
   return rounded_up<T>(keys) / W<T> % 2 == 1 ? rounded_up<T>(keys) : rounded_up<T>(keys) + W<T>;
 }
 
-void product(Product<float> const& p) { blocks::TENON_ISA.f32(p); }
-void product(Product<double> const& p) { blocks::TENON_ISA.f64(p); }
+// All that a block of queries meets was written or read shortly before.
+void product(Product<float> p) { p.near = true, blocks::TENON_ISA.f32(p); }
+void product(Product<double> p) { p.near = true, blocks::TENON_ISA.f64(p); }
 
 // exp within 2 ulp for x <= 88; below -87, where results stop being normal, 0. Remainder of a division by log 2, then the polynomial of Cephes' expf.
 Vector<float> exp_of(Vector<float> x) {

@@ -16,6 +16,7 @@ struct Product {
   std::int64_t c_row = 0;
   bool accumulate = false;
   bool narrow = false;  ///< the product that this is a part of has hardly rows or columns: as products with vectors
+  bool near = false;    ///< operands and result lie in the caches already: nothing is fetched ahead
 };
 
 /// One instruction set's functions. Narrowing rounds to nearest even.
