@@ -71,6 +71,7 @@ struct RematOptions {
   std::int64_t budget_bytes = 0;
   std::function<bool(ir::OpDef const&)> may_recompute = ir::recomputable;  ///< asked for calls that are no views
   int longest = 16;                                                        ///< calls that one late reader may make again
+  std::int64_t effort = std::numeric_limits<std::int64_t>::max();          ///< nodes that all tried graphs may have together
 };
 /// A graph with the same results that holds less across its middle, and what that costs.
 struct Rematerialized {

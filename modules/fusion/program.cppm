@@ -24,7 +24,8 @@ struct LowerOptions {
   GroupOptions group{};
   bool interpret = false;          ///< kernels by the interpreter, as where there is no compiler
   bool in_place = true;            ///< outputs that are written back to inputs may be computed there
-  std::int64_t memory_budget = 0;  ///< bytes of step memory, node by node: values are made again until they fit, or nothing helps; 0: nothing is made again
+  std::int64_t memory_budget = 0;  ///< bytes that a plan may need before its nodes are reordered and values made again; 0: a share of eager's peak
+  double memory_share = 0.75;      ///< that share; it counts from a peak of 1 MiB on. 0: no budget
   std::int64_t grain = 1 << 13;    ///< elements that are worth a thread, or a partial result, of their own
   Mode mode = Mode::normal;
   double tune_seconds = 2;  ///< max_autotune: about how long candidates are timed

@@ -160,11 +160,14 @@ Work begun(ir::Graph const& graph) {
 
 Work lowered(Work work, RematOptions const& options) {
   constexpr std::size_t tries = 16;  // candidates that may fail before the peak counts as final
+  std::int64_t visited = 0;
   while (work.peak > options.budget_bytes) {
     bool found = false;
     auto const list = Search(work, options).candidates();
-    for (std::size_t k = 0; k < std::min(tries, list.size()) && !found; ++k)
+    for (std::size_t k = 0; k < std::min(tries, list.size()) && !found && visited < options.effort; ++k) {
+      visited += static_cast<std::int64_t>(work.graph.nodes.size());
       if (auto next = with(work, list[k]); next.better_than(work)) work = std::move(next), found = true;
+    }
     if (!found) break;
   }
   return work;
