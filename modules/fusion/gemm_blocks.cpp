@@ -13,7 +13,7 @@
 namespace tenon::fusion::kernels {
 namespace {
 
-constexpr int height = vector_bytes == 64 ? 14 : 6;  // rows of a block of registers: with two vectors each they fill 32 or 16 registers
+constexpr std::int64_t height = vector_bytes == 64 ? 14 : 6;  // rows of a block of registers: with two vectors each they fill 32 or 16 registers
 template <class T>
 constexpr std::int64_t terms_at_once = 1024 / std::int64_t{sizeof(T)};
 constexpr std::int64_t rows_at_once = 37 * height;
@@ -22,7 +22,7 @@ constexpr std::int64_t line_size = 64 / std::int64_t{sizeof(T)};  // elements of
 
 // Lines that will be read soon: as many as a line has elements, `stride` bytes apart, and with each what lies `second` bytes behind it.
 struct Fetch {
-  std::uintptr_t at;
+  char const* at;
   std::int64_t stride, second;
 };
 
@@ -45,10 +45,10 @@ void block(std::int64_t k, T const* a, std::int64_t line, T const* b, std::int64
   };
   for (; ahead != end && k >= line_size<T>; ++ahead, k -= line_size<T>) {
     auto at = ahead->at;
-    auto const stride = static_cast<std::uintptr_t>(ahead->stride), second = static_cast<std::uintptr_t>(ahead->second);
+    auto const stride = ahead->stride, second = ahead->second;
 #pragma clang loop unroll(disable)
     for (std::int64_t l = 0; l < line_size<T>; ++l) {
-      __builtin_prefetch(reinterpret_cast<void const*>(at), 0, 2), __builtin_prefetch(reinterpret_cast<void const*>(at + second), 0, 2);
+      __builtin_prefetch(at, 0, 2), __builtin_prefetch(at + second, 0, 2);
       at += stride;
       add_term();
     }
@@ -211,10 +211,11 @@ class Walk {
     Fetch of[terms_at_once<T> / line_size<T>];
     int count = 0;
     void add(T const* at, std::int64_t stride, std::int64_t second) {
-      if (count < static_cast<int>(std::size(of))) of[count++] = {reinterpret_cast<std::uintptr_t>(at), stride * std::int64_t{sizeof(T)}, second};
+      if (count < static_cast<int>(std::size(of))) of[count++] = {reinterpret_cast<char const*>(at), stride * std::int64_t{sizeof(T)}, second};
     }
   };
-  static constexpr std::int64_t in_line = 64 - std::int64_t{sizeof(T)}, in_panel = std::min<std::int64_t>(64, 2 * vector_bytes - std::int64_t{sizeof(T)});
+  static constexpr std::int64_t in_line = 64 - std::int64_t{sizeof(T)},
+                                in_panel = std::min<std::int64_t>(64, 2 * std::int64_t{vector_bytes} - std::int64_t{sizeof(T)});
 
   void meet(Stage const& now, Stage const& next, Stage const& next_block, T const* a_copy, T const* b_copy, T* a_next, T* b_next) const {
     auto const blocks = parts(m(now), height), wide = width(now), filled = have(now);

@@ -166,6 +166,7 @@ struct Grouper {
       }
     }
     std::vector<std::pair<double, int>> list;
+    list.reserve(bytes.size());
     for (auto const& [set, saved] : bytes) list.emplace_back(saved, set);
     std::ranges::sort(list, [](auto const& a, auto const& b) { return a.first != b.first ? a.first > b.first : a.second > b.second; });
     return list;
@@ -322,6 +323,7 @@ std::vector<GroupKernel> kernels_of(Grouping& grouping) {
   auto const analysis = analyse(grouping.graph, grouping.places, grouping.ways);
   std::vector<char> member(grouping.graph.nodes.size(), 0);
   std::vector<GroupKernel> made;
+  made.reserve(grouping.groups.size());
   for (auto const& group : grouping.groups) made.push_back(group.call ? GroupKernel{} : kernel_of(grouping, analysis, group, member));
   return made;
 }

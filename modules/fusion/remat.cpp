@@ -22,6 +22,7 @@ double flops_of(ir::Graph const& graph, int n) {
   auto const& node = graph.nodes[index(n)];
   std::vector<ir::Meta const*> in;
   std::vector<ir::Meta> out;
+  in.reserve(node.inputs.size()), out.reserve(index(node.results));
   for (auto const& input : node.inputs) in.push_back(input.value < 0 ? nullptr : graph.values[index(input.value)].meta.get());
   for (int k = 0; k < node.results; ++k) out.push_back(*graph.values[index(node.first + k)].meta);
   return ir::cost(*node.op, in, out, node.attrs).flops;
