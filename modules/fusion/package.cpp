@@ -5,6 +5,7 @@ import tenon.base;
 import tenon.ir;
 import tenon.device;
 import :c_text;
+import :build;
 import :print_c;
 import :run;
 import :package_text;
@@ -175,17 +176,14 @@ struct Packer {
     base::ensure(!pointers[at(root)].empty(), "package: a value has no memory");
     return offset == 0 ? pointers[at(root)] : std::format("{} + {}", pointers[at(root)], offset);
   }
-  static std::string described(ir::Node const& node) {
-    return std::format("%{} = {}{}", node.first, node.op->name, node.at.line ? "  " + base::short_place(node.at) : "");
-  }
   void write_kernel(Launch const& launch, Prepared const& p, std::int64_t& scratch, std::int64_t& part) {
     auto const& kernel = program.kernels[at(launch.kernel)];
-    auto const first = described(lowered().nodes[at(program.grouping.groups[at(launch.group)].nodes[0])]);
+    auto const first = line_of(lowered().nodes[at(program.grouping.groups[at(launch.group)].nodes[0])]);
     if (p.interpreted) fail("package: {} gathers from a dim of size 0", first);
     bool const gathers = has_indices(kernel);
     std::string buffers;
     for (int const root : launch.roots) buffers += (buffers.empty() ? "" : ", ") + pointer(root, 0);
-    for (int const n : program.grouping.groups[at(launch.group)].nodes) run += "    // " + described(lowered().nodes[at(n)]) + "\n";
+    for (int const n : program.grouping.groups[at(launch.group)].nodes) run += "    // " + line_of(lowered().nodes[at(n)]) + "\n";
     if (gathers) run += "    int bad = 0;\n";
     run += std::format("    char *const b[] = {{{}{}}};\n", buffers, gathers ? ", (char *)&bad" : "");
     if (p.region == 0) {
@@ -211,7 +209,7 @@ struct Packer {
       if (std::ranges::find(parts, part) == parts.end()) parts.push_back(part);
     for (auto const& part : call.plain_parts)
       if (std::ranges::find(plain_parts, part) == plain_parts.end()) plain_parts.push_back(part);
-    run += "    // " + described(node) + "\n";
+    run += "    // " + line_of(node) + "\n";
     for (auto const& line : call.lines) run += "    " + line + "\n";
     work = std::max(work, call.work);
   }

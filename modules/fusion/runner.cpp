@@ -5,6 +5,7 @@ import tenon.base;
 import tenon.ir;
 import tenon.device;
 import :print_c;
+import :build;
 import :run;
 import :execute;
 import :entry;
@@ -208,8 +209,13 @@ void Executor::interpreted(Launch const& launch, Prepared const& prepared) const
   std::vector<std::byte*> pointers;
   for (std::size_t b = 0; b < launch.roots.size(); ++b) pointers.push_back(reinterpret_cast<std::byte*>(prepared.buffers[b]));
   std::vector<std::int64_t> const whole(prepared.whole.begin(), prepared.whole.end());
-  interpret(program_.kernels[at(launch.kernel)], pointers, whole, prepared.real);
-  ensure(prepared.bad == 0, "an index is out of range and the interpreter finds none");
+  auto const& kernel = program_.kernels[at(launch.kernel)];
+  if (!has_indices(kernel)) return interpret(kernel, pointers, whole, prepared.real);
+  auto own = kernel;  // which may be another layer's, that is no place of this one's errors
+  own.origin.clear();
+  for (int const n : program_.grouping.groups[at(launch.group)].nodes) own.origin.push_back(line_of(program_.grouping.graph.nodes[at(n)]));
+  interpret(own, pointers, whole, prepared.real);
+  if (prepared.bad) base::fail("an index is out of range, in {}", own.origin[0]);  // and results were written over it
 }
 
 void Executor::give_back(std::unique_ptr<Frame> frame) {
