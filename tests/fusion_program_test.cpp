@@ -17,7 +17,7 @@ namespace {
 // One way of lowering and running.
 struct How {
   std::string_view name;
-  int every;  ///< of so many random graphs one is run so: a compilation costs 50 ms
+  int every;  ///< of so many random graphs one is run so: a compilation costs 50 ms, tuning some 30 of them
   fusion::LowerOptions options;
 };
 How const ways[] = {
@@ -27,7 +27,7 @@ How const ways[] = {
     {"one by one", 5, {.group = {.fuse = false}, .in_place = false, .grain = 3}},
     {"interpreter, one by one, reduce_overhead", 1, {.group = {.fuse = false}, .interpret = true, .mode = fusion::Mode::reduce_overhead}},
     {"as little memory as can be", 4, {.memory_budget = 1}},
-    {"max_autotune", 25, {.grain = 16, .mode = fusion::Mode::max_autotune, .tune_seconds = 0.01}},
+    {"max_autotune", support::tier(25, 25, 100), {.grain = 16, .mode = fusion::Mode::max_autotune, .tune_seconds = 0.01}},
 };
 
 std::vector<std::byte> bytes_of(ir::Strided const& x) {
