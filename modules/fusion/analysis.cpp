@@ -73,9 +73,9 @@ std::vector<Place> places_of(ir::Graph const& graph) {
   std::vector<Place> places(graph.values.size());
   for (int const input : graph.inputs) places[static_cast<std::size_t>(input)] = {input, 0, graph.values[static_cast<std::size_t>(input)].meta->strides};
   for (auto const& node : graph.nodes) {
-    for (int k = 0; k < node.results; ++k) {
-      auto const& meta = *graph.values[static_cast<std::size_t>(node.first + k)].meta;
-      places[static_cast<std::size_t>(node.first + k)] = {node.first + k, 0, ir::contiguous_meta(meta.dtype, meta.device, meta.sizes).strides};
+    for (int value = node.first; value < node.first + node.results; ++value) {
+      auto const& meta = *graph.values[static_cast<std::size_t>(value)].meta;
+      places[static_cast<std::size_t>(value)] = {value, 0, ir::contiguous_meta(meta.dtype, meta.device, meta.sizes).strides};
     }
     if (!node.op->geometry || node.inputs[0].value < 0) continue;
     auto const& parent = places[static_cast<std::size_t>(node.inputs[0].value)];

@@ -144,7 +144,7 @@ struct Packer {
       if (home.kind != Home::Kind::output) continue;
       // An output that is all of it is computed where it goes.
       auto const whole = [&](std::size_t k) {
-        return program.grouping.places[at(outputs[k].value)].root == v && sizes.outputs[k].data == nullptr && outputs[k].bytes == sizes.bytes[at(v)] &&
+        return program.grouping.places[at(outputs[k].value)].root == v && sizes.output_offsets[k] == 0 && outputs[k].bytes == sizes.bytes[at(v)] &&
                base::is_contiguous(outputs[k].sizes, outputs[k].strides);
       };
       std::size_t k = 0;
@@ -189,7 +189,7 @@ struct Packer {
     if (p.region == 0) {
       run += std::format("    {}(b, 0, 0, 0, {}, 0, {}, scratch, 0);\n", kernel.name, p.items, p.first_columns);
     } else {
-      if (std::ranges::find(plain_parts, "parts") == plain_parts.end()) plain_parts.push_back("parts");
+      if (std::ranges::find(plain_parts, "parts") == plain_parts.end()) plain_parts.emplace_back("parts");
       run += std::format("    tn_in_parts({0}, {0}_finish, b, {1}, {2}, {3}, {4}, {5}, {6}, scratch, part);\n", kernel.name, p.batches, p.chunks, p.rows,
                          p.first_columns, kernel.schedule.form == Form::split ? 1 : 0, p.region);
       part = std::max<std::int64_t>(part, p.batches * p.chunks * p.region);
@@ -225,7 +225,7 @@ struct Packer {
     }
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       auto const& x = outputs[k];
-      auto const from = pointer(program.grouping.places[at(x.value)].root, reinterpret_cast<std::intptr_t>(sizes.outputs[k].data));
+      auto const from = pointer(program.grouping.places[at(x.value)].root, sizes.output_offsets[k]);
       if (!direct.contains(k)) run += "  " + dense_text(std::format("(char *)outputs[{}]", k), from, {nullptr, x.dtype, x.sizes, x.strides}) + "\n";
     }
     std::string begin = "  char *const w = model->memory;\n";

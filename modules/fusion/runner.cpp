@@ -207,6 +207,7 @@ std::size_t Executor::go(Frame& frame, std::size_t l) const {
 }
 void Executor::interpreted(Launch const& launch, Prepared const& prepared) const {
   std::vector<std::byte*> pointers;
+  pointers.reserve(launch.roots.size());
   for (std::size_t b = 0; b < launch.roots.size(); ++b) pointers.push_back(reinterpret_cast<std::byte*>(prepared.buffers[b]));
   std::vector<std::int64_t> const whole(prepared.whole.begin(), prepared.whole.end());
   auto const& kernel = program_.kernels[at(launch.kernel)];
@@ -255,7 +256,7 @@ ir::Evaluated Executor::run(std::span<ir::Strided const> inputs, ir::Bindings co
     int const root = program_.grouping.places[at(graph.outputs[k])].root;
     auto const home = program_.homes[at(root)];
     auto& value = done.outputs.emplace_back(now->sizes.outputs[k]);
-    value.data = now->bases[at(root)] + reinterpret_cast<std::intptr_t>(value.data);
+    value.data = now->bases[at(root)] + now->sizes.output_offsets[k];
     done.storage.push_back(home.kind == Home::Kind::output     ? fresh[at(home.number)]
                            : home.kind == Home::Kind::constant ? constants_[at(home.number)]
                                                                : nullptr);
