@@ -123,6 +123,33 @@ std::optional<std::pair<ir::Bindings, std::vector<support::Array>>> resized(ir::
 }
 }  // namespace
 
+TEST_CASE("an element that rounding decides may be what another rounding gives; any other is held to its dtype") {
+  auto const graph = ir::parse_graph(R"(graph g(%0: f32[3]) {
+  %1 = div(%0, 3.0): f32[3]
+  %2 = mul(%1, 3.0): f32[3]
+  %3 = sub(%2, %0): f32[3]
+  %4 = ceil(%3): f32[3]
+  %5 = ceil(%1): f32[3]
+  %6 = exp(%1): f32[3]
+  return %4, %5, %6
+})");
+  auto const x = support::array(base::DType::f32, {3}, std::vector<double>{1.1, -7.3, 4.7});
+  std::array const in{x.at};
+  // With one element of output k moved by so much.
+  auto const moved = [&](std::size_t k, double by) {
+    support::Reference reference(graph, in);
+    auto const own = support::converted(reference.value().outputs[k], base::DType::f32);
+    own.at.set(1, own.at.real(1) + by);
+    return reference.fault(k, own.at);
+  };
+  for (std::size_t k = 0; k < 3; ++k) CHECK(moved(k, 0) == "");
+  CHECK(moved(0, 1) == "");  // of a difference that is 0 or 5e-7
+  CHECK(moved(1, 1).starts_with("element 1 is -1, not -2: 1 apart, allowed 4"));
+  CHECK(moved(1, 1).ends_with("e-05"));
+  CHECK(moved(2, 1e-5) == "");
+  CHECK(moved(2, 1e-3).starts_with("element 1 is 0.088"));
+}
+
 TEST_CASE("random graphs in every mode, with every number of threads, give the evaluator's values") {
   auto const seeds = support::seeds(support::tier(60, 300, 10000));
   std::ptrdiff_t shaky = 0;

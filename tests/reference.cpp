@@ -34,8 +34,13 @@ bool rounds(ir::Node const& node) {
   return !node.op->geometry && !node.op->copy && std::ranges::any_of(node.inputs, [](ir::Input const& input) { return input.value >= 0; });
 }
 // The graph with each such result multiplied by an input of its own, which stands behind the graph's inputs.
-ir::Graph with_factors(ir::Graph const& graph) {
-  ir::Graph made;
+struct Factored {
+  ir::Graph graph;
+  std::vector<int> rounded{};  // the results, in the order of their factors
+};
+Factored with_factors(ir::Graph const& graph) {
+  Factored factored;
+  auto& made = factored.graph;
   made.symbols = graph.symbols;
   ir::Symbols::Scope const scope(&made.symbols);
   std::vector<int> moved(graph.values.size(), -1);
@@ -53,12 +58,14 @@ ir::Graph with_factors(ir::Graph const& graph) {
     }
     for (int k = 0; k < node.results; ++k) {
       auto const meta = *graph.values[at(node.first + k)].meta;
-      bool const factor = rounds(node) && base::is_real(meta.dtype);
-      moved[at(node.first + k)] = factor ? made.add(ir::ops::mul, {{first + k, {}}, {made.input(meta), {}}}, {}, {}) : first + k;
+      moved[at(node.first + k)] = first + k;
+      if (!rounds(node) || !base::is_real(meta.dtype)) continue;
+      factored.rounded.push_back(first + k);
+      moved[at(node.first + k)] = made.add(ir::ops::mul, {{first + k, {}}, {made.input(meta), {}}}, {}, {});
     }
   }
   for (int const output : graph.outputs) made.outputs.push_back(moved[at(output)]);
-  return made;
+  return factored;
 }
 double apart(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)) ? 0 : std::isfinite(a - b) ? std::fabs(a - b) : infinite; }
 }  // namespace
@@ -68,19 +75,30 @@ Reference::Reference(ir::Graph const& graph, std::span<ir::Strided const> inputs
 
 void Reference::find_spread() {
   for (auto const& output : value_.outputs) spread_.emplace_back(static_cast<std::size_t>(base::numel(output.sizes)), 0.0);
-  auto const graph = with_factors(ir::decompose(graph_));
+  auto const [graph, rounded] = with_factors(ir::decompose(graph_));
   std::mt19937 random(17);
-  for (int turn = 0; turn < 16; ++turn) {
+  std::vector<std::vector<char>> tiny;  // no more than last places of 1: a difference that may as well be 0, which is another divisor
+  for (int turn = 0; turn < 17; ++turn) {
     std::vector<Array> factors;
     auto inputs = inputs_;
     for (std::size_t k = inputs_.size(); k < graph.inputs.size(); ++k) {
       auto const& meta = *graph.values[static_cast<std::size_t>(graph.inputs[k])].meta;
       base::Shape sizes;
       for (auto const size : meta.sizes) sizes.push_back(graph.symbols.evaluate(size, bindings_));
-      std::vector<double> list(static_cast<std::size_t>(base::numel(sizes)));
-      for (auto& factor : list) factor = 1 + last_place(meta.dtype) * (static_cast<double>(random() % 3) - 1);
+      std::vector<double> list(static_cast<std::size_t>(base::numel(sizes)), 1);
+      for (std::size_t i = 0; i < list.size() && turn > 0; ++i)
+        list[i] = turn % 2 && tiny[k - inputs_.size()][i] ? 0 : 1 + last_place(meta.dtype) * (static_cast<double>(random() % 3) - 1);
       factors.push_back(array(meta.dtype, sizes, list));
       inputs.push_back(factors.back().at);
+    }
+    if (turn == 0) {
+      auto all = graph;
+      all.outputs = rounded;
+      for (auto const& result : ir::evaluate(all, inputs, bindings_).outputs) {
+        tiny.emplace_back();
+        for (double const x : reals(result)) tiny.back().push_back(std::fabs(x) <= 4 * last_place(result.dtype));
+      }
+      continue;
     }
     std::optional<ir::Evaluated> moved;
     if (caught([&] { moved = ir::evaluate(graph, inputs, bindings_); }) != "nothing") continue;  // an index that was moved out of its range
