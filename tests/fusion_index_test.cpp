@@ -4,6 +4,7 @@ import std;
 import tenon.base;
 import tenon.ir;
 import tenon.fusion;
+#include "ir_random.hpp"
 #include "ir_support.hpp"
 
 namespace ir = tenon::ir;
@@ -253,4 +254,53 @@ TEST_CASE("gathers from a part of a table and from all of it, and from tables of
       CHECK(words.starts_with(std::format("index_select: index {0} is out of range for size {0}, in %", least)));
     }
   }
+}
+
+TEST_CASE("random graphs with a spoiled index are refused where the evaluator refuses them, and only there") {
+  std::vector<std::string_view> const calls{"gather(f64[3, 5], i64[3, 5]{0..4}, dim=1)",
+                                            "gather(f64[3, 5], i64[3, 5]{0..2}, dim=0)",
+                                            "gather(f64[3, 5], i64[3, 1]{0..4}, dim=1)",
+                                            "scatter_add(f64[3, 5], i64[3, 1]{0..4}, f64[3, 1], dim=1)",
+                                            "scatter_add(f64[3, 5], i64[1, 5]{0..2}, f64[1, 5], dim=0)",
+                                            "scatter_add(f64[3, 5], i64[3, 5]{0..4}, f64[3, 5], dim=1)",
+                                            "scatter(f64[3, 5], i64[3, 1]{0..4}, f64[3, 1], dim=1)",
+                                            "index_select(f64[3, 5], i64[5]{0..4}, dim=1)",
+                                            "index_select(f64[3, 5], i64[3]{0..2}, dim=0)",
+                                            "index_add(f64[3, 5], i64[3]{0..4}, f64[3, 3], dim=1)",
+                                            "embedding(f64[3, 5], i64[3]{0..2})",
+                                            "embedding_grad(f64[3, 5], i64[3]{0..2}, rows=3)",
+                                            "cross_entropy(f64[3, 5], i64[3]{0..4}, none, reduction=none)",
+                                            "exp(f64[3, 5])",
+                                            "add(f64[3, 5], f64[3, 5])",
+                                            "mul(f64[3, 5], f64[3, 1])",
+                                            "where(bool[3, 5], f64[3, 5], f64[3, 5])",
+                                            "sum(f64[3, 5], dim=[1], keepdim=true)",
+                                            "sum(f64[3, 5], dim=[0], keepdim=true)",
+                                            "softmax(f64[3, 5], dim=1)"};
+  int refused = 0, taken = 0;
+  for (int const k : support::seeds(support::tier(60, 400, 4000))) {
+    std::mt19937 random(400u + static_cast<unsigned>(k));
+    auto made = support::random_graph(random, {.nodes = 2 + k % 9, .calls = calls});
+    auto const graph = ir::eliminate_dead_code(made.graph);  // what nobody needs is not computed, and so not refused
+    auto const inputs = made.elements();
+    INFO("seed " << k << ", alone: TENON_SEEDS=" << k << "\n" << ir::to_string(graph));
+    std::vector<ir::Strided const*> whole;
+    for (auto const& input : inputs)
+      if (input.dtype == base::DType::i64) whole.push_back(&input);
+    if (whole.empty()) continue;
+    auto const& index = *whole[random() % whole.size()];
+    constexpr std::array<std::int64_t, 6> values{-1, 3, 4, 5, -6, 1 << 20};
+    index.set_whole(static_cast<std::int64_t>(random() % static_cast<std::size_t>(base::numel(index.sizes))), values[random() % values.size()]);
+    auto const words = support::caught([&] { eager(graph, inputs); });
+    ++(words == "nothing" ? taken : refused);
+    for (int const way : {0, 1, 2}) {  // one graph in eight is compiled
+      if (way == 2 && k % 8) continue;
+      auto const run = fusion::lower(graph, {.group = {.fuse = way != 1}, .interpret = way < 2});
+      auto const own = support::caught([&] { run(inputs, {}); });
+      INFO("way " << way << ": " << own << "\nevaluator: " << words);
+      CHECK((own == "nothing") == (words == "nothing"));
+      if (own != "nothing") CHECK(support::says(own, " is out of range for size "));
+    }
+  }
+  if (refused + taken >= 40) CHECK((refused > taken / 4 && taken > refused / 8));
 }
