@@ -147,8 +147,8 @@ class Walker {
       base::fail("{}{}index {} is out of range for size {}, in {}", call, call.empty() ? "" : ": ", index, size, nodes_of(kernel()));
   }
   void checked(Instruction const& instruction, std::int64_t n) {
-    auto const *const index = reinterpret_cast<std::int64_t const*>(slot(instruction.in[0])), *const size = reinterpret_cast<std::int64_t const*>(
-                                                                                                  slot(instruction.in[1]));
+    auto const* const index = reinterpret_cast<std::int64_t const*>(slot(instruction.in[0]));
+    auto const* const size = reinterpret_cast<std::int64_t const*>(slot(instruction.in[1]));
     for (std::int64_t i = 0; i < n; ++i) check(index[i], size[i], kernel().steps[at(instruction.number)].attrs.text);
     std::copy_n(index, n, reinterpret_cast<std::int64_t*>(slot(instruction.out)));
   }
