@@ -136,24 +136,26 @@ for program in $(programs_like "tests/($selected)_test"); do
   run_program "$program"
 done
 
-# A row: what is forced, and the variable that does it. gcc only where there is one.
+# A row: what is forced, the variable that does it, and the programs that it matters to. gcc only where there is one.
 variants=(
-  'avx2 TENON_ISA=avx2'
-  'baseline TENON_ISA=baseline'
-  'interpreter TENON_CC=none'
-  '1-thread TENON_THREADS=1'
-  '5-threads TENON_THREADS=5'
+  'avx2 TENON_ISA=avx2 fusion device'
+  'baseline TENON_ISA=baseline fusion device'
+  'interpreter TENON_CC=none fusion'
+  '1-thread TENON_THREADS=1 fusion'
+  '5-threads TENON_THREADS=5 fusion'
 )
-! command -v gcc >/dev/null || variants+=('gcc TENON_CC=gcc')
+! command -v gcc >/dev/null || variants+=('gcc TENON_CC=gcc fusion device')
 short='random graphs*,*StableHLO and HLO programs*,golden ops through compiled*'
 if [[ $tier != quick ]]; then
-  for program in $(programs_like "tests/($selected)_test" | grep -x 'tests/fusion_test'); do
-    for variant in "${variants[@]}"; do
-      read -r label setting <<<"$variant"
+  for variant in "${variants[@]}"; do
+    read -r label setting modules_forced <<<"$variant"
+    for program in $(programs_like "tests/($selected)_test" | grep -Ex "tests/(${modules_forced// /|})_test"); do
       if [[ $tier == full ]]; then
         run_program "$program" "$label" '' "$setting" TENON_TIER=default
-      else
+      elif [[ $program == tests/fusion_test ]]; then
         run_program "$program" "$label" "$short" "$setting" TENON_TIER=quick
+      else
+        run_program "$program" "$label" '' "$setting" TENON_TIER=quick
       fi
     done
   done

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 import std;
@@ -28,6 +29,11 @@ std::string hmac(std::string secret, std::string_view text) {
 std::string text_of(fs::path const& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void set_times(fs::path const& file, std::int64_t read, std::int64_t written) {
+  struct timespec const times[2] = {{read, 0}, {written, 0}};
+  if (::utimensat(AT_FDCWD, file.c_str(), times, 0) != 0) base::fail("{}: its times can't be set", file.string());
 }
 
 CacheFolder::CacheFolder() {

@@ -6,6 +6,9 @@ namespace support {
 
 std::string text_of(std::filesystem::path const& path);
 
+/// Sets when a file was last read and written, in seconds since 1970.
+void set_times(std::filesystem::path const& file, std::int64_t read, std::int64_t written);
+
 /// A folder that TENON_CACHE names while the object lives.
 struct CacheFolder {
   std::filesystem::path path;

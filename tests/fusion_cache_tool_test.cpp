@@ -44,7 +44,10 @@ fusion::Key stored(std::string const& graph, std::string const& toolchain) {
   REQUIRE(fusion::store_entry({.key = key, .graph = graph, .object = std::vector<std::byte>(2000), .facts = {{"choice", "row"}}, .seconds = 0.125}));
   return key;
 }
-void make_older(fs::path const& file, std::chrono::hours by) { fs::last_write_time(file, fs::last_write_time(file) - by); }
+void make_older(fs::path const& file, std::chrono::hours by) {
+  auto const then = std::time(nullptr) - by.count() * 3600;
+  support::set_times(file, then, then);
+}
 }  // namespace
 
 TEST_CASE("tenon-cache lists entries, with what is wrong with them") {

@@ -74,8 +74,7 @@ class Evaluator {
     std::int64_t offset = size(access.offset);
     for (std::size_t a = 0; a < sizes_.size(); ++a) offset += point[a] * size(access.strides[a]);
     if (access.index < 0) return offset;
-    auto const index = value(access.index, point).whole;
-    return offset + (index < 0 ? index + size(access.index_size) : index) * size(access.index_stride);
+    return offset + value(access.index, point).whole * size(access.index_stride);
   }
   Value value(int k, std::vector<std::int64_t> const& point) {
     std::int64_t index = 0, count = 1;

@@ -7,32 +7,17 @@ import tenon.device;
 import tenon.fusion;
 #include "ir_random.hpp"
 #include "ir_support.hpp"
+#include "reference.hpp"
 
 namespace ir = tenon::ir;
 namespace base = tenon::base;
 namespace fusion = tenon::fusion;
 
 namespace {
-// Whether two results agree: to about the precision of their dtype, at the scale of the tensor.
-bool agree(ir::Strided const& a, ir::Strided const& b, std::string& why) {
-  if (a.sizes != b.sizes || a.dtype != b.dtype) {
-    why = std::format("{}{} and {}{}", base::info(a.dtype).name, base::to_string(a.sizes), base::info(b.dtype).name, base::to_string(b.sizes));
-    return false;
-  }
-  auto const x = support::reals(a), y = support::reals(b);
-  double const relative = a.dtype == base::DType::f64    ? 1e-9
-                          : a.dtype == base::DType::f32  ? 2e-5
-                          : a.dtype == base::DType::bf16 ? 2e-2
-                          : a.dtype == base::DType::f16  ? 4e-3
-                                                         : 0;
-  double const distance = support::distance(x, y), bound = relative * support::scale_of(y);
-  why = std::format("differs by {:.3g}, allowed {:.3g}", distance, bound);
-  return distance <= bound;
-}
 // One way of lowering and running.
 struct How {
   std::string_view name;
-  int every;  ///< of so many random graphs one is run so: a compilation costs 50 ms
+  int every;  ///< of so many random graphs one is run so: a compilation costs 50 ms, tuning some 30 of them
   fusion::LowerOptions options;
 };
 How const ways[] = {
@@ -42,7 +27,7 @@ How const ways[] = {
     {"one by one", 5, {.group = {.fuse = false}, .in_place = false, .grain = 3}},
     {"interpreter, one by one, reduce_overhead", 1, {.group = {.fuse = false}, .interpret = true, .mode = fusion::Mode::reduce_overhead}},
     {"as little memory as can be", 4, {.memory_budget = 1}},
-    {"max_autotune", 25, {.grain = 16, .mode = fusion::Mode::max_autotune, .tune_seconds = 0.01}},
+    {"max_autotune", support::tier(25, 25, 100), {.grain = 16, .mode = fusion::Mode::max_autotune, .tune_seconds = 0.01}},
 };
 
 std::vector<std::byte> bytes_of(ir::Strided const& x) {
@@ -54,6 +39,9 @@ bool depends_on_threads(ir::Graph const& graph) {
   return std::ranges::any_of(graph.nodes, [](auto const& node) { return node.op->name.starts_with("scaled_dot_product_attention"); });
 }
 
+// How to make a random graph again without the others.
+std::string alone(int seed) { return std::format("seed {0}, alone: TENON_SEEDS={0}\n", seed); }
+
 // Runs a graph and holds it to the evaluator's results: outputs, their strides, and what is left of the inputs.
 struct Checked {
   ir::Graph const& graph;
@@ -61,7 +49,7 @@ struct Checked {
 
   Checked(ir::Graph const& of, fusion::LowerOptions const& options) : graph(of), run(fusion::lower(of, options)) {}
 
-  void operator()(std::span<ir::Strided const> inputs, ir::Bindings const& bindings, ir::Evaluated const& expected) const {
+  void operator()(std::span<ir::Strided const> inputs, ir::Bindings const& bindings, support::Reference& expected) const {
     std::vector<std::vector<std::byte>> first;
     for (int const threads : {1, 5, 3, 2}) {
       tenon::device::set_threads(threads);
@@ -74,15 +62,14 @@ struct Checked {
         given.push_back(copied ? held.back().at : input);
       }
       auto const actual = run(given, bindings);
-      REQUIRE(actual.outputs.size() == expected.outputs.size());
+      auto const& due = expected.value().outputs;
+      REQUIRE(actual.outputs.size() == due.size());
       auto const plain = actual.outputs.size() - graph.mutated.size();
       std::set<int> written;
       for (std::size_t k = 0; k < actual.outputs.size(); ++k) {
-        std::string why;
-        bool const good = agree(actual.outputs[k], expected.outputs[k], why);
-        INFO("output " << k << " " << why);
-        CHECK(good);
-        CHECK(actual.outputs[k].strides == expected.outputs[k].strides);
+        INFO("output " << k);
+        CHECK(expected.fault(k, actual.outputs[k]) == "");
+        CHECK(actual.outputs[k].strides == due[k].strides);
         if (k >= plain && actual.outputs[k].data == given[static_cast<std::size_t>(graph.mutated[k - plain])].data) written.insert(graph.mutated[k - plain]);
         if (threads == 1)
           first.push_back(bytes_of(actual.outputs[k]));
@@ -95,9 +82,6 @@ struct Checked {
     tenon::device::set_threads(2);
   }
 };
-ir::Evaluated reference(ir::Graph const& graph, std::span<ir::Strided const> inputs, ir::Bindings const& bindings) {
-  return ir::evaluate(ir::decompose(graph), inputs, bindings);
-}
 
 // Some inputs get new values, as a body that writes to them leaves behind: each a value of its type that stands behind the outputs.
 void mutate(ir::Graph& graph, std::mt19937& random) {
@@ -139,48 +123,79 @@ std::optional<std::pair<ir::Bindings, std::vector<support::Array>>> resized(ir::
 }
 }  // namespace
 
+TEST_CASE("an element that rounding decides may be what another rounding gives; any other is held to its dtype") {
+  auto const graph = ir::parse_graph(R"(graph g(%0: f32[3]) {
+  %1 = div(%0, 3.0): f32[3]
+  %2 = mul(%1, 3.0): f32[3]
+  %3 = sub(%2, %0): f32[3]
+  %4 = ceil(%3): f32[3]
+  %5 = ceil(%1): f32[3]
+  %6 = exp(%1): f32[3]
+  return %4, %5, %6
+})");
+  auto const x = support::array(base::DType::f32, {3}, std::vector<double>{1.1, -7.3, 4.7});
+  std::array const in{x.at};
+  // With one element of output k moved by so much.
+  auto const moved = [&](std::size_t k, double by) {
+    support::Reference reference(graph, in);
+    auto const own = support::converted(reference.value().outputs[k], base::DType::f32);
+    own.at.set(1, own.at.real(1) + by);
+    return reference.fault(k, own.at);
+  };
+  for (std::size_t k = 0; k < 3; ++k) CHECK(moved(k, 0) == "");
+  CHECK(moved(0, 1) == "");  // of a difference that is 0 or 5e-7
+  CHECK(moved(1, 1).starts_with("element 1 is -1, not -2: 1 apart, allowed 4"));
+  CHECK(moved(1, 1).ends_with("e-05"));
+  CHECK(moved(2, 1e-5) == "");
+  CHECK(moved(2, 1e-3).starts_with("element 1 is 0.088"));
+}
+
 TEST_CASE("random graphs in every mode, with every number of threads, give the evaluator's values") {
-  int const count = support::tier(60, 300, 10000);
-  std::mt19937 random(20261130);
-  for (int k = 0; k < count; ++k) {
+  auto const seeds = support::seeds(support::tier(60, 300, 10000));
+  std::ptrdiff_t shaky = 0;
+  for (int const k : seeds) {
+    std::mt19937 random(20261130u + static_cast<unsigned>(k));
     auto made = support::random_graph(random, {.nodes = 6 + k % 20, .strides = k % 3 == 2});
     if (k % 2) mutate(made.graph, random);
     auto const inputs = made.elements();
-    auto const expected = reference(made.graph, inputs, {});
-    INFO((ir::to_string(made.graph)));
+    support::Reference expected(made.graph, inputs);
+    INFO(alone(k) << ir::to_string(made.graph));
     for (auto const& [name, every, options] : ways) {
       if (k % every != every / 2) continue;
-      INFO("graph " << k << " " << name);
+      INFO(name);
       Checked const check(made.graph, options);
       check(inputs, {}, expected);
     }
+    shaky += expected.shaky();
   }
+  CHECK(50 * shaky <= std::ssize(seeds) + 50);
 }
 
 TEST_CASE("random graphs with symbols for sizes and numbers: one program for all of their values") {
-  int const count = support::tier(20, 100, 3000);
-  std::mt19937 random(77);
+  auto const seeds = support::seeds(support::tier(20, 100, 3000));
   int resized_runs = 0;
-  for (int k = 0; k < count; ++k) {
+  for (int const k : seeds) {
+    std::mt19937 random(77u + static_cast<unsigned>(k));
     auto const made = support::random_graph(random, {.nodes = 4 + k % 12, .symbols = true});
     auto const inputs = made.elements();
-    INFO("graph " << k << " " << (ir::to_string(made.graph)));
+    INFO(alone(k) << ir::to_string(made.graph));
     auto const& options = ways[static_cast<std::size_t>(k) % 5].options;
     Checked const check(made.graph, options);
-    check(inputs, {}, reference(made.graph, inputs, {}));
+    support::Reference expected(made.graph, inputs);
+    check(inputs, {}, expected);
     for (int turn = 0; turn < 6; ++turn) {
       auto const other = resized(made.graph, inputs, random);
       if (!other) continue;
       std::vector<ir::Strided> views;
       for (auto const& x : other->second) views.push_back(x.at);
-      std::optional<ir::Evaluated> expected;
-      if (support::caught([&] { expected = reference(made.graph, views, other->first); }) != "nothing") continue;  // an index beyond a smaller size
+      std::optional<support::Reference> resized;
+      if (support::caught([&] { resized.emplace(made.graph, views, other->first); }) != "nothing") continue;  // an index beyond a smaller size
       ++resized_runs;
-      check(views, other->first, *expected);
+      check(views, other->first, *resized);
     }
-    check(inputs, {}, reference(made.graph, inputs, {}));
+    check(inputs, {}, expected);
   }
-  CHECK(resized_runs > count);
+  CHECK((seeds.size() < 20 || resized_runs > std::ssize(seeds)));
 }
 
 TEST_CASE("a product that is read transposed is computed the other way round, and what copied it is gone") {
@@ -203,7 +218,8 @@ TEST_CASE("a product that is read transposed is computed the other way round, an
       auto const text = ir::to_string(fusion::primitive(graph));
       INFO(text);
       CHECK((text.find("clone") == std::string::npos) == !also);
-      Checked(graph, {})(in, {}, reference(graph, in, {}));
+      support::Reference expected(graph, in);
+      Checked(graph, {})(in, {}, expected);
     }
 }
 
@@ -224,31 +240,8 @@ TEST_CASE("rows behind a product never write over an operand that other threads 
   auto const program = fusion::plan(graph);
   CHECK(std::ranges::any_of(program.launches, &fusion::Launch::with_next));
   Checked const check(graph, {});
-  auto const expected = reference(graph, in, {});
+  support::Reference expected(graph, in);
   for (int turn = 0; turn < 10; ++turn) check(in, {}, expected);
-}
-
-TEST_CASE("an index out of range is one clear line, compiled or interpreted, and memory beyond the table is not read") {
-  ir::Graph graph;
-  std::vector<float> data{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-  std::vector<std::int64_t> at{0, 1, 2, -1, -3, 0, 0, 0};
-  std::array const in{ir::Strided{reinterpret_cast<std::byte*>(data.data()), base::DType::f32, {3, 4}, {4, 1}},
-                      ir::Strided{reinterpret_cast<std::byte*>(at.data()), base::DType::i64, {2, 4}, {4, 1}}};
-  int const table = graph.input(support::meta_of(in[0])), places = graph.input(support::meta_of(in[1]));
-  int const rows = graph.add(ir::ops::gather, {{table, {}}, {places, {}}}, {.ints = {0}}, {});
-  graph.outputs = {graph.add(ir::ops::relu, {{rows, {}}}, {}, {})};
-  for (bool const interpret : {false, true}) {
-    auto const run = fusion::lower(graph, {.interpret = interpret});
-    at[5] = 0;
-    CHECK(support::reals(run(in, {}).outputs[0]) == std::vector<double>{0, 5, 10, 11, 0, 1, 2, 3});
-    for (std::int64_t const bad : {std::int64_t{3}, std::int64_t{-4}, std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()}) {
-      at[5] = bad;
-      auto const words = support::caught([&] { run(in, {}); });
-      INFO(words);
-      CHECK(words.starts_with(std::format("index {} is out of range for size 3, in %", bad)));
-      CHECK(support::says(words, "gather"));
-    }
-  }
 }
 
 TEST_CASE("softmax, its logarithm's gradient and sums of scattered values in their cheaper forms") {
@@ -295,5 +288,7 @@ TEST_CASE("softmax, its logarithm's gradient and sums of scattered values in the
   CHECK(count("reciprocal") == 1);  // shared by both forms
   CHECK(count("div") == 1);         // e^(x - 2 max) may be anything, and its sum 0
   CHECK(count("sum") == 3);         // the scattered one starts from 0.5 once, and is a sum then
-  for (bool const interpret : {false, true}) Checked(graph, {.interpret = interpret})(inputs, {}, reference(graph, inputs, {}));
+  support::Reference expected(graph, inputs);
+  for (bool const interpret : {false, true}) Checked(graph, {.interpret = interpret})(inputs, {}, expected);
+  CHECK(!expected.shaky());
 }

@@ -134,7 +134,7 @@ class Maker {
     for (std::int64_t i = 0; i < elements; ++i) {
       auto* const item = data + i * base::bytes_of(type);
       if (below_size)
-        base::store_whole(type, item, static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(2 * below_size)) - below_size);
+        base::store_whole(type, item, static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(below_size)));
       else if (type == DType::boolean)
         base::store_whole(type, item, below(2));
       else if (!base::is_real(type))

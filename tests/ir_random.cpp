@@ -165,4 +165,22 @@ RandomGraph random_graph(std::mt19937& random, Wish const& wish) {
   return std::move(builder.made);
 }
 
+std::vector<int> seeds(int count) {
+  int first = 0, last = count - 1;
+  if (char const* const wish = std::getenv("TENON_SEEDS"); wish && *wish) {
+    std::string_view const text = wish;
+    auto const dash = std::min(text.find('-'), text.size());
+    auto const read = [&](std::string_view digits) {
+      int number = -1;
+      auto const done = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+      if (done.ec != std::errc() || done.ptr != digits.data() + digits.size() || number < 0) base::fail("TENON_SEEDS: \"{}\" names no seeds", text);
+      return number;
+    };
+    first = read(text.substr(0, dash)), last = dash == text.size() ? first : read(text.substr(dash + 1));
+  }
+  std::vector<int> list;
+  for (int seed = first; seed <= last; ++seed) list.push_back(seed);
+  return list;
+}
+
 }  // namespace support

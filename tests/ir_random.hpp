@@ -19,5 +19,7 @@ struct RandomGraph {
 };
 /// A graph of sample calls that read one another's results where dtype, device and sizes agree; some calls are repeated, some lead nowhere.
 RandomGraph random_graph(std::mt19937& random, Wish const& wish);
+/// The numbers of a test's random cases, each made from its number alone: those that TENON_SEEDS names ("17" or "5000-9999"), else [0, count).
+std::vector<int> seeds(int count);
 
 }  // namespace support

@@ -30,6 +30,7 @@ TemporaryFolder::~TemporaryFolder() {
 
 Child start_child(Command const& command) {
   std::vector<char*> words;
+  words.reserve(command.words.size() + 1);
   for (auto const& word : command.words) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
   Child child{.output = memfd_create("output", MFD_CLOEXEC)};

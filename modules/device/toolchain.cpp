@@ -129,9 +129,9 @@ std::vector<std::string> compile_flags(Toolchain const& with) {
   std::vector<std::string> flags{
       "-x", "c", "-std=gnu11", "-O3", "-fPIC", "-w", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-stack-protector", "-fno-ident"};
   auto const isa = cpu().isa;
-  flags.push_back(isa == cpu().native ? "-march=native" : isa == Isa::avx2 ? "-march=x86-64-v3" : "-march=x86-64");
-  if (isa == Isa::avx512) flags.push_back("-mprefer-vector-width=512");
-  if (!with.clang) flags.push_back("-fno-semantic-interposition");
+  flags.emplace_back(isa == cpu().native ? "-march=native" : isa == Isa::avx2 ? "-march=x86-64-v3" : "-march=x86-64");
+  if (isa == Isa::avx512) flags.emplace_back("-mprefer-vector-width=512");
+  if (!with.clang) flags.emplace_back("-fno-semantic-interposition");
   // Clang 19 guesses that a stride known at run time is 1, and loses the check of that guess where a loop told to be vector code has many pointers.
   if (with.clang) flags.insert(flags.end(), {"-mllvm", "-enable-mem-access-versioning=0"});
   return flags;

@@ -19,6 +19,7 @@ struct Call {
   ir::OpDef const& op;
   std::span<ir::Input const> inputs;
   ir::Attrs const& attrs;
+  bool sole;  // nothing but sums reads the first operand
 
   ir::Graph const& graph() const { return emit.to; }
   Var value(ir::Input const& input) const { return {input.value >= 0 ? &emit : nullptr, input}; }
@@ -53,7 +54,7 @@ struct Call {
 
 Var sum_of_scattered(Call const& c) {
   auto const* const scatter = c.made(c.inputs[0], ops::scatter_add);
-  if (!scatter || scatter->inputs[2].value < 0) return {};
+  if (!scatter || scatter->inputs[2].value < 0 || c.sole) return {};  // the sum alone would drop the check of the indices
   auto const* const start = c.made(scatter->inputs[0], ops::full);
   auto const &index = c.sizes(scatter->inputs[1]), &source = c.sizes(scatter->inputs[2]), &target = c.sizes(scatter->inputs[0]);
   if (!start || !Call::is(start->attrs.nums[0], 0) || !std::ranges::equal(index, source)) return {};
@@ -86,7 +87,7 @@ struct Rule {
   Var (*apply)(Call const& call);
 };
 constexpr Rule rules[] = {
-    {"sum(scatter_add(0, index, x)) -> sum(x), along one dim", &ops::sum, sum_of_scattered},
+    {"sum(scatter_add(0, index, x)) -> sum(x), along one dim, where something else reads the scattered values", &ops::sum, sum_of_scattered},
     {"exp(s - log(z)) -> exp(s) * (1 / z), where s = x - amax(x) and z = sum(exp(s))", &ops::exp, softmax_of_logarithm},
     {"exp(s) / z -> exp(s) * (1 / z), where s = x - amax(x) and z = sum(exp(s))", &ops::div, softmax_by_reciprocal},
 };
@@ -139,16 +140,23 @@ ir::Graph Copy::finish() {
   return std::move(to);
 }
 
-ir::Graph cheaper(ir::Graph const& graph) {
+ir::Graph cheaper(ir::Graph const& given) {
+  auto const graph = ir::eliminate_dead_code(given);
   Copy copy(graph);
   ir::Symbols::Scope const scope(&copy.to.symbols);
+  std::vector<char> otherwise(graph.values.size(), 0);  // read by more than sums
+  for (int const output : graph.outputs) otherwise[at(output)] = 1;
+  for (auto const& node : graph.nodes)
+    for (auto const& input : node.inputs)
+      if (input.value >= 0 && node.op != &ops::sum) otherwise[at(input.value)] = 1;
   for (auto const& node : graph.nodes) {
     auto const inputs = copy.inputs(node);
+    bool const sole = !node.inputs.empty() && node.inputs[0].value >= 0 && !otherwise[at(node.inputs[0].value)];
     copy.place = node.at;
     int instead = -1;
     for (auto const& rule : rules) {
       if (rule.op != node.op || instead >= 0) continue;
-      auto const made = rule.apply({copy, *node.op, inputs, node.attrs});
+      auto const made = rule.apply({copy, *node.op, inputs, node.attrs, sole});
       auto const& meta = *graph.values[at(node.first)].meta;
       if (made && made.meta().dtype == meta.dtype && made.meta().sizes == meta.sizes && made.meta().strides == meta.strides) instead = made.input.value;
     }

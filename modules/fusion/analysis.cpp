@@ -32,6 +32,7 @@ bool one_index_a_row(ir::Graph const& graph, Node const& node) {  // scatter_add
   auto const &x = meta_of(graph, node.inputs[0]), &index = meta_of(graph, node.inputs[1]), &source = meta_of(graph, node.inputs[2]);
   if (x.rank() == 0 || x.rank() != index.rank() || source.rank() != index.rank() || !base::is_real(x.dtype)) return false;
   auto const dim = static_cast<std::size_t>(base::wrap_dim("scatter_add", value_of(node.attrs.ints[0]), x.rank()));
+  if (x.sizes[dim] == Dim(0)) return false;  // no point of a loop would check the index
   for (std::size_t d = 0; d < x.sizes.size(); ++d)
     if (index.sizes[d] != (d == dim ? Dim(1) : x.sizes[d]) || source.sizes[d] != index.sizes[d]) return false;
   return true;
@@ -65,15 +66,16 @@ Monoid reduction_of(ir::OpDef const& op) {
   return Monoid::none;
 }
 
+std::string line_of(Node const& node) { return std::format("%{} = {}{}", node.first, node.op->name, node.at.line ? "  " + base::short_place(node.at) : ""); }
 bool inlined(Node const& node) { return node.op == &ops::full || node.op == &ops::arange; }
 
 std::vector<Place> places_of(ir::Graph const& graph) {
   std::vector<Place> places(graph.values.size());
   for (int const input : graph.inputs) places[static_cast<std::size_t>(input)] = {input, 0, graph.values[static_cast<std::size_t>(input)].meta->strides};
   for (auto const& node : graph.nodes) {
-    for (int k = 0; k < node.results; ++k) {
-      auto const& meta = *graph.values[static_cast<std::size_t>(node.first + k)].meta;
-      places[static_cast<std::size_t>(node.first + k)] = {node.first + k, 0, ir::contiguous_meta(meta.dtype, meta.device, meta.sizes).strides};
+    for (int value = node.first; value < node.first + node.results; ++value) {
+      auto const& meta = *graph.values[static_cast<std::size_t>(value)].meta;
+      places[static_cast<std::size_t>(value)] = {value, 0, ir::contiguous_meta(meta.dtype, meta.device, meta.sizes).strides};
     }
     if (!node.op->geometry || node.inputs[0].value < 0) continue;
     auto const& parent = places[static_cast<std::size_t>(node.inputs[0].value)];

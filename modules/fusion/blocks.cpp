@@ -21,12 +21,12 @@ namespace baseline {
 #if defined(__x86_64__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 namespace avx2 {
-#include "blocks_table.hpp"
+#include "blocks_table.hpp"  // NOLINT(readability-duplicate-include): once for each instruction set
 }
 #pragma clang attribute pop
 #pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
 namespace avx512 {
-#include "blocks_table.hpp"
+#include "blocks_table.hpp"  // NOLINT(readability-duplicate-include): once for each instruction set
 }
 #pragma clang attribute pop
 #else

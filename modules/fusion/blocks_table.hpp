@@ -246,7 +246,7 @@ constexpr std::array<Memory, base::dtype_count> memories{
     memory<std::int64_t, std::int64_t>,
     memory<std::int32_t, std::int64_t>,
     memory<std::int16_t, std::int64_t>,
-    memory<std::int8_t, std::int64_t>,
+    memory<std::int8_t, std::int64_t, [](std::int8_t v) -> std::int64_t { return v; }>,
     memory<u8, std::int64_t>,
     memory<u8, float, [](u8 v) { return v != 0; }, [](float v) { return v != 0; }>,
 };

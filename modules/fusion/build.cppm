@@ -40,6 +40,8 @@ struct Copy final : ir::Emit {
 ir::Graph cheaper(ir::Graph const& graph);
 /// Computes a product that is only read with its last two dims swapped as the product of the swapped operands, and drops copies made of it.
 ir::Graph turned_products(ir::Graph const& graph);
+/// What it is called where kernels say what they were made from: "%5 = gelu  model.cpp:41".
+std::string line_of(ir::Node const& node);
 /// Whether a reader computes the node's value again rather than load it: constants and counts.
 bool inlined(ir::Node const& node);
 /// The monoid of a plain reduction; none otherwise.

@@ -138,16 +138,19 @@ int Builder::load(int value, Link const* chain) {
   return load(place.root, *found);
 }
 
-int Builder::load(int root, Strides const& found, Access extra) {
+int Builder::load(int root, Strides const& found, Access extra, std::string_view by) {
   extra.buffer = buffer(root);
   extra.offset = found.offset, extra.strides = found.strides;
   for (std::size_t k = 0; k < kernel_.steps.size(); ++k) {
     auto const& s = kernel_.steps[k];
     if (s.kind == Step::Kind::load && s.access.buffer == extra.buffer && s.access.index == extra.index && s.access.guard == extra.guard &&
-        s.access.offset == extra.offset && equal(s.access.strides, extra.strides) && s.access.index_stride == extra.index_stride)
+        s.access.offset == extra.offset && equal(s.access.strides, extra.strides) && s.access.index_stride == extra.index_stride &&
+        s.access.index_size == extra.index_size)
       return static_cast<int>(k);
   }
-  return add({.kind = Step::Kind::load, .dtype = meta(root).dtype, .access = std::move(extra)});
+  Step step{.kind = Step::Kind::load, .dtype = meta(root).dtype, .access = std::move(extra)};
+  step.attrs.text = by;
+  return add(std::move(step));
 }
 
 int Builder::coordinate(Dims const& sizes, std::size_t dim, Link const* chain) {

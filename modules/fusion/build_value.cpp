@@ -144,7 +144,7 @@ int Builder::gathered(Node const& node, Link const* chain) {
   if (!found) return refuse(Refusal::index);
   int const where = emit(index, to_index);
   if (where < 0) return -1;
-  return load(place.root, *found, {.index = cast(where, DType::i64), .index_stride = place.strides[dim], .index_size = from.sizes[dim]});
+  return load(place.root, *found, {.index = cast(where, DType::i64), .index_stride = place.strides[dim], .index_size = from.sizes[dim]}, node.op->name);
 }
 
 // `value` where the coordinate along `dim` of these sizes lies in its range from `start`, 0 elsewhere.
@@ -203,7 +203,10 @@ int Builder::scatter(Node const& node, Link const* chain) {
             source = operand(node.inputs[2], result.sizes, chain);
   int const c = coordinate(result.sizes, dim, chain);
   if (x < 0 || index < 0 || source < 0 || c < 0) return -1;
-  int const there = call(ops::eq, DType::boolean, {index, c});
+  Step checked{.kind = Step::Kind::op, .dtype = DType::i64, .op = &checked_index};
+  checked.attrs.text = node.op->name;
+  checked.in.push_back(cast(index, DType::i64)), checked.in.push_back(number(ir::Scalar(result.sizes[dim])));
+  int const there = call(ops::eq, DType::boolean, {add(std::move(checked)), c});
   auto const& start = kernel_.steps[at(x)];
   bool const zeros = start.kind == Step::Kind::number && start.number.node < 0 && start.number.real == 0;
   int const added = call(ops::where, result.dtype, {there, source, number(ir::Scalar(0))});

@@ -73,7 +73,7 @@ class Builder {
   int cast(int step, DType dtype);
   int buffer(int root);
   int load(int value, Link const* chain);
-  int load(int root, Strides const& found, Access extra = {});
+  int load(int root, Strides const& found, Access extra = {}, std::string_view by = {});
   // The coordinate along a dim of a value of these sizes, at each point.
   int coordinate(Dims const& sizes, std::size_t dim, Link const* chain);
   int linear(Strides const& found);

@@ -199,7 +199,7 @@ std::vector<ir::Scalar> element_scalars(ir::OpDef const& op, ir::Attrs const& at
         scalars.push_back(reader.num());
         break;
       default:
-        scalars.push_back(reader.number());
+        scalars.emplace_back(reader.number());
     }
   return scalars;
 }

@@ -16,6 +16,7 @@ namespace tenon::fusion {
 namespace {
 constexpr std::size_t most_receipts = 256;
 constexpr double finished_by_now = 3600;  // seconds: nobody writes an entry for so long
+constexpr std::int64_t usual_limit = std::int64_t{1} << 30;
 using Clock = std::chrono::steady_clock;
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -52,6 +53,58 @@ void record(Receipt receipt) {
   base::log("cache", "{}", to_string(receipt));
 }
 
+// Bytes that entries may have together, by TENON_CACHE_LIMIT: "500M", "2G", "none"; nothing, if it says no such thing.
+std::optional<std::int64_t> limit() {
+  auto const text = variable("TENON_CACHE_LIMIT");
+  constexpr auto most = std::numeric_limits<std::int64_t>::max();
+  if (text.empty()) return usual_limit;
+  if (text == "none") return most;
+  std::int64_t number = 0;
+  auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  constexpr std::pair<std::string_view, int> units[] = {{"", 0}, {"k", 10}, {"M", 20}, {"G", 30}, {"T", 40}};
+  auto const found = std::ranges::find(units, std::string_view(end, text.data() + text.size()), &std::pair<std::string_view, int>::first);
+  if (error != std::errc{} || number < 0 || found == std::end(units)) return {};
+  return number > most >> found->second ? most : number << found->second;
+}
+
+struct Used {
+  Age age;
+  std::string name;
+};
+// Removes those used longest ago, until the others have no more than `most` bytes; one of the name `stays` is not removed. Names of what went.
+std::vector<std::string> trim(Folder const& folder, std::vector<Used> entries, std::int64_t most, std::string_view stays = {}) {
+  std::ranges::sort(entries, {}, [&](Used const& entry) { return std::pair(entry.name != stays, entry.age.idle); });
+  std::vector<std::string> gone;
+  std::int64_t total = 0;
+  for (auto const& entry : entries) {
+    total += entry.age.bytes;
+    if (total > most && entry.name != stays && folder.remove(entry.name)) gone.push_back(entry.name);
+  }
+  return gone;
+}
+std::vector<Used> entries_of(Folder const& folder) {
+  std::vector<Used> all;
+  for (auto const& name : folder.names())
+    if (is_entry_name(name)) all.push_back({folder.age(name), name});
+  return all;
+}
+
+// Makes room behind a new entry. Looking at every file is for one store in 16, by the key's last digit, and for whoever wrote much since it looked; then
+// an eighth of the limit is freed, so that the next store need not. One process at a time does so; a reader keeps the file that it has open.
+void keep_within(std::int64_t most, Folder const& folder, std::string const& name, std::int64_t bytes) {
+  static std::atomic<std::int64_t> unseen = 0;
+  bool const wrote_much = unseen.fetch_add(bytes) + bytes > most / 16;
+  if (most == std::numeric_limits<std::int64_t>::max() || (!wrote_much && !name.ends_with('0'))) return;
+  unseen = 0;
+  if (!folder.lock()) return;
+  auto entries = entries_of(folder);
+  std::int64_t total = 0;
+  for (auto const& entry : entries) total += entry.age.bytes;
+  if (total <= most) return;
+  auto const gone = trim(folder, std::move(entries), most - most / 8, name);
+  base::log("cache", "{} bytes are more than TENON_CACHE_LIMIT, {}: {} entries removed", total, most, gone.size());
+}
+
 constexpr std::string_view no_folder = "no cache: TENON_CACHE=none, or no home folder";
 
 // The folder's own fault, then the file's, then the entry's, then that it answers another question.
@@ -79,6 +132,7 @@ Decoded looked_up(Key const& key, Receipt& receipt) {
     for (auto const& name : differences(found.entry.key, key)) names += (names.empty() ? "" : ", ") + name;
     return refused("another key's entry: it differs in " + names);
   }
+  folder.use(key.name);
   receipt.outcome = Receipt::Outcome::hit;
   return found;
 }
@@ -129,7 +183,11 @@ bool store_entry(CacheEntry entry) {
     auto const file = encode(entry, *secret);
     receipt.bytes = static_cast<std::int64_t>(file.size());
     if (file.size() > most_entry_bytes) return std::format("oversized: {} bytes, at most {}", file.size(), most_entry_bytes);
-    return folder.write(entry.key.name, file);
+    auto const most = limit();
+    if (!most) return std::format("TENON_CACHE_LIMIT: \"{}\" is no size such as 500M or 2G, and not none", variable("TENON_CACHE_LIMIT"));
+    if (auto wrong = folder.write(entry.key.name, file); !wrong.empty()) return wrong;
+    keep_within(*most, folder, entry.key.name, receipt.bytes);
+    return {};
   };
   receipt.reason = fault();
   if (receipt.reason.empty()) receipt.outcome = Receipt::Outcome::stored;
@@ -251,30 +309,15 @@ std::vector<std::string> prune_entries(std::string const& path, PruneOptions con
   if (!folder.fault().empty()) throw base::Error(folder.fault());
   std::vector<std::string> gone;
   if (!folder.there()) return gone;
-  struct Old {
-    double age;
-    std::int64_t bytes;
-    std::string name;
-  };
-  std::vector<Old> kept;
   auto const remove = [&](std::string const& name) {
     if (folder.remove(name)) gone.push_back(name);
   };
   for (auto const& name : folder.names()) {
-    double const age = folder.age(name);
-    if (is_temporary_name(name) && age > finished_by_now) remove(name);
-    if (!is_entry_name(name)) continue;
-    if (options.all || (options.older_seconds && age > *options.older_seconds))
-      remove(name);
-    else
-      kept.push_back({age, folder.bytes(name), name});
+    double const age = folder.age(name).written;
+    bool const old = options.all || (options.older_seconds && age > *options.older_seconds);
+    if (is_temporary_name(name) ? age > finished_by_now : is_entry_name(name) && old) remove(name);
   }
-  std::ranges::sort(kept, {}, &Old::age);
-  std::int64_t total = 0;
-  for (auto const& entry : kept) {
-    total += entry.bytes;
-    if (options.most_bytes && total > *options.most_bytes) remove(entry.name);
-  }
+  if (options.most_bytes) std::ranges::copy(trim(folder, entries_of(folder), *options.most_bytes), std::back_inserter(gone));
   return gone;
 }
 

@@ -18,10 +18,11 @@ struct CacheEntry {
 
 /// The folder of entries: TENON_CACHE, else tenon in XDG_CACHE_HOME, else ~/.cache/tenon; empty if TENON_CACHE=none or nothing names a folder.
 std::string cache_folder();
-/// The entry of this key, for a graph of this name (which only the receipt shows), read once into memory and verified there; nothing on disk changes. Nothing
-/// if there is none, or if one was refused: the receipt says why. Never throws for what lies on disk.
+/// The entry of this key, for a graph of this name (which only the receipt shows), read once into memory and verified there; nothing on disk changes but
+/// the time of its last use. Nothing if there is none, or if one was refused: the receipt says why. Never throws for what lies on disk.
 std::optional<CacheEntry> find_entry(Key const& key, std::string_view graph = {});
-/// Writes an entry, in place of an older one of its key; false, with a receipt, where that can't be done. Never throws for what lies on disk.
+/// Writes an entry, in place of an older one of its key, and removes those used longest ago where all are more than TENON_CACHE_LIMIT; false, with a receipt,
+/// where that can't be done. Never throws for what lies on disk.
 bool store_entry(CacheEntry entry);
 
 /// What the cache did once, and why.
@@ -61,7 +62,7 @@ Listed read_entry(std::string const& path);
 /// Which entries go.
 struct PruneOptions {
   std::optional<double> older_seconds{};     ///< those written longer ago
-  std::optional<std::int64_t> most_bytes{};  ///< the oldest, until the rest is no larger
+  std::optional<std::int64_t> most_bytes{};  ///< those used longest ago, until the rest is no larger
   bool all = false;
 };
 /// Removes entries, and what interrupted writers left an hour ago; names of what went. Error if the folder is not to be trusted.

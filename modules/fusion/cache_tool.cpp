@@ -99,7 +99,7 @@ int main(int argc, char** argv) try {
   diff->add_option("B", second, "the first digits of a key, or a file")->required();
   auto* const cut = app.add_subcommand("prune", "remove entries");
   cut->add_option("--older", older, "those written longer ago than this: 90, 30m, 12h, 7d");
-  cut->add_option("--max-bytes", most, "the oldest, until no more bytes than these are left")->check(CLI::NonNegativeNumber);
+  cut->add_option("--max-bytes", most, "those used longest ago, until no more bytes than these are left")->check(CLI::NonNegativeNumber);
   cut->add_flag("--all", all, "every entry");
   try {
     app.parse(argc, argv);

@@ -116,12 +116,17 @@ class Writer {
     for (auto const part : {op.name, op.signature, op.source, op.terms, op.mono, op.equation.text}) words(part);
     for (int const part : {static_cast<int>(op.kind), static_cast<int>(op.combine), static_cast<int>(op.types), static_cast<int>(op.precision)}) number(part);
   }
-  // An expression with its symbols named by first appearance; read into symbols of its own, so that its terms stand in that order too.
-  void expression(std::string text) {
+  // An expression read into symbols of the writer's own, so that its terms stand in the order of these.
+  std::string reread(std::string const& text) {
     try {
-      text = symbols_.to_string(symbols_.parse(text));
-    } catch (base::Error const&) {  // a real symbol, or nested too deep to be read
+      return symbols_.to_string(symbols_.parse(text));
+    } catch (base::Error const&) {
+      return text;  // a real symbol, or nested too deep to be read
     }
+  }
+  // An expression with its symbols named by first appearance.
+  void expression(std::string const& given) {
+    auto const text = reread(given);
     std::string renamed;
     for (std::size_t k = 0; k < text.size();) {
       std::size_t end = k + 1;

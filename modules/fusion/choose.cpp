@@ -41,8 +41,8 @@ void choose_groups(Choices const& choices, GroupOptions& options) {
 
 std::vector<std::string_view> variants_of(Kernel const& kernel) {
   std::vector<std::string_view> list;
-  if (splits(kernel)) list.push_back(kernel.schedule.form == Form::split ? "row" : "split");
-  if (keeps(kernel)) list.push_back("recompute");
+  if (splits(kernel)) list.emplace_back(kernel.schedule.form == Form::split ? "row" : "split");
+  if (keeps(kernel)) list.emplace_back("recompute");
   return list;
 }
 

@@ -34,6 +34,11 @@ struct Contents {
   std::string fault{};
   bool there = false;
 };
+/// Seconds since a file was written, since it was written or used, and its size.
+struct Age {
+  double written = 0, idle = 0;
+  std::int64_t bytes = 0;
+};
 /// A folder of this user's that nobody else can write to, held open, so that it is the one that was checked.
 class Folder {
  public:
@@ -50,11 +55,14 @@ class Folder {
   std::string write(std::string const& name, std::span<std::byte const> bytes) const;
   /// The user's secret; made if there is none and `make`. Nothing, and why, if it can't be had.
   std::optional<Secret> secret(bool make, std::string& why) const;
-  /// Names in it, sorted; removes one; seconds since it was written, and its size.
+  /// Names in it, sorted; removes one; how old one is, all 0 if it is gone.
   std::vector<std::string> names() const;
   bool remove(std::string const& name) const;
-  double age(std::string const& name) const;
-  std::int64_t bytes(std::string const& name) const;
+  Age age(std::string const& name) const;
+  /// Notes that an entry is used: its time of access becomes now, where it is more than an hour old.
+  void use(std::string const& name) const;
+  /// Whether no other process holds the lock of the folder, which this one then has as long as it is open.
+  bool lock() const;
 
  private:
   std::string path_, fault_{};

@@ -5,6 +5,7 @@ module;
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,6 +26,11 @@ struct Descriptor {
     if (number >= 0) ::close(number);
   }
 };
+constexpr double idle_enough = 3600;  // seconds
+double seconds_since(struct timespec const& time) {
+  auto const then = std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch() - then).count();
+}
 std::string error_text() { return strerror(errno); }
 std::string mode_text(struct stat const& about) { return std::format("{:o}", about.st_mode & 07777); }
 
@@ -63,7 +69,7 @@ std::string temporary_name() {
 }
 // A file in the folder under a name that nobody knows, complete on disk; empty, with errno, if that can't be done.
 std::string written(int folder, std::span<std::byte const> bytes) {
-  auto const name = temporary_name();
+  auto name = temporary_name();
   if (name.empty()) return {};
   Descriptor const file{::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600)};
   if (file.number < 0) return {};
@@ -163,15 +169,16 @@ std::vector<std::string> Folder::names() const {
   return all;
 }
 bool Folder::remove(std::string const& name) const { return ::unlinkat(descriptor_, name.c_str(), 0) == 0; }
-double Folder::age(std::string const& name) const {
+Age Folder::age(std::string const& name) const {
   struct stat about{};
-  if (::fstatat(descriptor_, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) != 0) return 0;
-  auto const written = std::chrono::seconds(about.st_mtim.tv_sec) + std::chrono::nanoseconds(about.st_mtim.tv_nsec);
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch() - written).count();
+  if (::fstatat(descriptor_, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) != 0) return {};
+  auto const written = seconds_since(about.st_mtim);
+  return {written, std::min(written, seconds_since(about.st_atim)), about.st_size};
 }
-std::int64_t Folder::bytes(std::string const& name) const {
-  struct stat about{};
-  return ::fstatat(descriptor_, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0 ? about.st_size : 0;
+void Folder::use(std::string const& name) const {
+  if (age(name).idle < idle_enough) return;
+  struct timespec const times[2] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
+  (void)::utimensat(descriptor_, name.c_str(), times, AT_SYMLINK_NOFOLLOW);  // a disk that is only read has no order of use
 }
-
+bool Folder::lock() const { return ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0; }
 }  // namespace tenon::fusion

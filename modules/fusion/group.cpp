@@ -257,7 +257,7 @@ GroupKernel kernel_of(Grouping const& grouping, Analysis const& analysis, Group 
   ensure(built.refusal == Refusal::none, std::format("a group can't be built: {}", text_of(built.refusal)));
   for (int const n : group.nodes) {
     auto const& node = grouping.graph.nodes[at(n)];
-    built.kernel.origin.push_back(std::format("%{} = {}{}", node.first, node.op->name, node.at.line ? "  " + base::short_place(node.at) : ""));
+    built.kernel.origin.push_back(line_of(node));
   }
   return {std::move(built.kernel), std::move(built.buffers)};
 }

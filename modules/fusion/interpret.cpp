@@ -142,6 +142,16 @@ class Walker {
     for (auto const& line : kernel.origin | std::views::take(4)) text += (text.empty() ? "" : "; ") + line;
     return text.empty() ? kernel.name : kernel.origin.size() > 4 ? text + "; ..." : text;
   }
+  void check(std::int64_t index, std::int64_t size, std::string_view call) const {
+    if (index < 0 || index >= size)
+      base::fail("{}{}index {} is out of range for size {}, in {}", call, call.empty() ? "" : ": ", index, size, nodes_of(kernel()));
+  }
+  void checked(Instruction const& instruction, std::int64_t n) {
+    auto const* const index = reinterpret_cast<std::int64_t const*>(slot(instruction.in[0]));
+    auto const* const size = reinterpret_cast<std::int64_t const*>(slot(instruction.in[1]));
+    for (std::int64_t i = 0; i < n; ++i) check(index[i], size[i], kernel().steps[at(instruction.number)].attrs.text);
+    std::copy_n(index, n, reinterpret_cast<std::int64_t*>(slot(instruction.out)));
+  }
   // Offsets of elements that an index or a guard selects; those that are guarded away are -1 below all others.
   static constexpr std::int64_t nowhere = std::numeric_limits<std::int64_t>::min();
   void select(Where const& where, std::size_t number, std::int64_t column, std::int64_t n, bool columns) {
@@ -153,6 +163,7 @@ class Walker {
       runs(where.inner, bases_[number], column, n, put);
     else
       put(0, n, bases_[number]);
+    auto const call = number < kernel().steps.size() ? kernel().steps[number].attrs.text : std::string_view();
     auto const* const index = where.index_slot >= 0 ? reinterpret_cast<std::int64_t const*>(slot(where.index_slot)) : nullptr;
     auto const* const guard = where.guard_slot >= 0 ? reinterpret_cast<std::int64_t const*>(slot(where.guard_slot)) : nullptr;
     for (std::int64_t i = 0; i < n; ++i) {
@@ -161,9 +172,8 @@ class Walker {
         continue;
       }
       if (!index) continue;
-      auto const place = index[i] < 0 ? index[i] + where.index_size : index[i];
-      if (place < 0 || place >= where.index_size) base::fail("index {} is out of range for size {}, in {}", index[i], where.index_size, nodes_of(kernel()));
-      offsets_[at(i)] += place * where.index_stride;
+      check(index[i], where.index_size, call);
+      offsets_[at(i)] += index[i] * where.index_stride;
     }
   }
   void load(Instruction const& instruction, std::int64_t column, std::int64_t n, bool columns) {
@@ -261,6 +271,7 @@ class Walker {
         return i.block(in.data(), slot(i.out), n, machine_.attributes[at(i.number)].data());
       }
       case Do::call: {
+        if (kernel().steps[at(i.number)].op == &checked_index) return checked(i, n);
         auto const& element = kernel().steps[at(i.number)].op->element;
         if (i.lane == Lane::i64) return call<std::int64_t>(i, n, element.whole);
         return i.lane == Lane::f32 ? call<float>(i, n, element.real) : call<double>(i, n, element.real);

@@ -276,7 +276,7 @@ Gemm gemm_of(Strided const& a, Strided const& b, Strided const& y) {
   auto const own = [](Strided const& x) { return x.sizes.size() > 2 ? x.sizes.size() - 2 : 0; };
   g.batch.assign(std::span(y.sizes).first(lead));
   g.a_batch.assign(lead_strides(a, own(a), lead)), g.b_batch.assign(lead_strides(b, own(b), lead)), g.c_batch.assign(lead_strides(y, lead, lead));
-  if (g.b_batch.size() > 0 && own(b) == 0 && !row && lead > 0) {  // one right operand: rows of all entries are rows of one product, if they follow each other
+  if (!g.b_batch.empty() && own(b) == 0 && !row && lead > 0) {  // one right operand: rows of all entries are rows of one product, if they follow each other
     bool follows = true;
     auto rows = g.m;
     for (std::size_t d = lead; d-- > 0; rows *= g.batch[d])

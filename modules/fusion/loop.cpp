@@ -9,6 +9,12 @@ namespace tenon::fusion {
 using base::DType;
 using base::ensure;
 
+constinit ir::OpDef const checked_index{.name = "checked_index",
+                                        .kind = ir::Kind::pointwise,
+                                        .signature = "Tensor index, Tensor size",
+                                        .element = {.whole = [](std::int64_t const* x, double const*) { return x[0]; }},
+                                        .source = "tn_place({0}, {1}, 1, &bad)"};
+
 namespace {
 std::string roles_text(Roles roles) {
   std::string text;
@@ -24,7 +30,9 @@ std::string access_text(Kernel const& kernel, Access const& access, ir::Symbols 
     if (stride.node < 0 && stride.value == 0) continue;
     text += (text.empty() ? "" : " + ") + std::format("i{}", a) + (stride.node < 0 && stride.value == 1 ? "" : "*" + size_text(stride, symbols));
   }
-  if (access.index >= 0) text += (text.empty() ? "" : " + ") + std::format("v{}*{}", access.index, size_text(access.index_stride, symbols));
+  if (access.index >= 0)
+    text += (text.empty() ? "" : " + ") +
+            std::format("(v{} < {})*{}", access.index, size_text(access.index_size, symbols), size_text(access.index_stride, symbols));
   if (access.offset.node >= 0 || access.offset.value != 0) text += (text.empty() ? "" : " + ") + size_text(access.offset, symbols);
   auto const& name = kernel.buffers[static_cast<std::size_t>(access.buffer)].name;
   return std::format("b{}{}[{}]{}", access.buffer, name.empty() ? "" : ":" + name, text.empty() ? "0" : text,
@@ -42,16 +50,17 @@ std::string step_text(Kernel const& kernel, std::size_t number, ir::Symbols cons
     for (auto const in : step.in) list += (list.empty() ? "" : ", ") + std::format("v{}", in);
     return list;
   };
+  auto const checks = [&] { return step.attrs.text.empty() || (step.op && step.op != &checked_index) ? "" : std::format(" for {}", step.attrs.text); };
   switch (step.kind) {
     case Step::Kind::load:
-      return text + "load " + access_text(kernel, step.access, symbols);
+      return text + "load " + access_text(kernel, step.access, symbols) + checks();
     case Step::Kind::number:
       return text + (symbols ? symbols->to_string(step.number) : std::format("{}", step.number.real));
     case Step::Kind::index:
       return text + std::format("i{}", step.axis);
     case Step::Kind::op: {
       auto const attributes = ir::to_string(*step.op, step.attrs, symbols);
-      return text + std::format("{}({}{}{})", step.op->name, operands(), step.in.empty() || attributes.empty() ? "" : ", ", attributes);
+      return text + std::format("{}({}{}{})", step.op->name, operands(), step.in.empty() || attributes.empty() ? "" : ", ", attributes) + checks();
     }
     case Step::Kind::reduce:
       return text + std::format("{} of {} over {}", combine_name(step.combine), operands(), roles_text(step.over));

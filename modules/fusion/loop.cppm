@@ -23,7 +23,7 @@ struct Access {
   int buffer = -1;  ///< place in Kernel::buffers
   ir::Dim offset{};
   ir::Dims strides{};  ///< one an axis
-  int index = -1;      ///< a step whose whole number times `index_stride` is added (gather); negative ones count from `index_size`
+  int index = -1;      ///< a step whose whole number, in [0, index_size), times `index_stride` is added (gather)
   ir::Dim index_stride{}, index_size{};
   int guard = -1;  ///< a boolean step: where it is false nothing is read and the value is 0
 };
@@ -45,6 +45,10 @@ struct Step {
   ir::Monoid combine = ir::Monoid::none;  ///< reduce: sum, prod, max or min (NaN wins)
   Roles over = 0;                         ///< reduce: over_columns, over_rows or both
 };
+
+/// The op of a step that is an index, and out of range where it does not lie in [0, size): (index, size) -> index. Such a step, and a load that gathers,
+/// has the name of the call that checks so in attrs.text.
+extern ir::OpDef const checked_index;
 
 /// Writes a step's value; its level must be all that the access varies over.
 struct Store {

@@ -131,6 +131,7 @@ std::vector<int> from_start(Dependencies const& all) {
 std::vector<int> from_end(Dependencies const& all) {
   std::vector<int> order;
   std::vector<std::size_t> waits;
+  waits.reserve(all.after.size());
   for (auto const& list : all.after) waits.push_back(list.size());
   auto alive = all.kept;
   Ready ready(all.after.size());

@@ -5,6 +5,7 @@ import tenon.base;
 import tenon.ir;
 import tenon.device;
 import :c_text;
+import :build;
 import :print_c;
 import :run;
 import :package_text;
@@ -143,7 +144,7 @@ struct Packer {
       if (home.kind != Home::Kind::output) continue;
       // An output that is all of it is computed where it goes.
       auto const whole = [&](std::size_t k) {
-        return program.grouping.places[at(outputs[k].value)].root == v && sizes.outputs[k].data == nullptr && outputs[k].bytes == sizes.bytes[at(v)] &&
+        return program.grouping.places[at(outputs[k].value)].root == v && sizes.output_offsets[k] == 0 && outputs[k].bytes == sizes.bytes[at(v)] &&
                base::is_contiguous(outputs[k].sizes, outputs[k].strides);
       };
       std::size_t k = 0;
@@ -175,23 +176,20 @@ struct Packer {
     base::ensure(!pointers[at(root)].empty(), "package: a value has no memory");
     return offset == 0 ? pointers[at(root)] : std::format("{} + {}", pointers[at(root)], offset);
   }
-  static std::string described(ir::Node const& node) {
-    return std::format("%{} = {}{}", node.first, node.op->name, node.at.line ? "  " + base::short_place(node.at) : "");
-  }
   void write_kernel(Launch const& launch, Prepared const& p, std::int64_t& scratch, std::int64_t& part) {
     auto const& kernel = program.kernels[at(launch.kernel)];
-    auto const first = described(lowered().nodes[at(program.grouping.groups[at(launch.group)].nodes[0])]);
+    auto const first = line_of(lowered().nodes[at(program.grouping.groups[at(launch.group)].nodes[0])]);
     if (p.interpreted) fail("package: {} gathers from a dim of size 0", first);
     bool const gathers = has_indices(kernel);
     std::string buffers;
     for (int const root : launch.roots) buffers += (buffers.empty() ? "" : ", ") + pointer(root, 0);
-    for (int const n : program.grouping.groups[at(launch.group)].nodes) run += "    // " + described(lowered().nodes[at(n)]) + "\n";
+    for (int const n : program.grouping.groups[at(launch.group)].nodes) run += "    // " + line_of(lowered().nodes[at(n)]) + "\n";
     if (gathers) run += "    int bad = 0;\n";
     run += std::format("    char *const b[] = {{{}{}}};\n", buffers, gathers ? ", (char *)&bad" : "");
     if (p.region == 0) {
       run += std::format("    {}(b, 0, 0, 0, {}, 0, {}, scratch, 0);\n", kernel.name, p.items, p.first_columns);
     } else {
-      if (std::ranges::find(plain_parts, "parts") == plain_parts.end()) plain_parts.push_back("parts");
+      if (std::ranges::find(plain_parts, "parts") == plain_parts.end()) plain_parts.emplace_back("parts");
       run += std::format("    tn_in_parts({0}, {0}_finish, b, {1}, {2}, {3}, {4}, {5}, {6}, scratch, part);\n", kernel.name, p.batches, p.chunks, p.rows,
                          p.first_columns, kernel.schedule.form == Form::split ? 1 : 0, p.region);
       part = std::max<std::int64_t>(part, p.batches * p.chunks * p.region);
@@ -211,7 +209,7 @@ struct Packer {
       if (std::ranges::find(parts, part) == parts.end()) parts.push_back(part);
     for (auto const& part : call.plain_parts)
       if (std::ranges::find(plain_parts, part) == plain_parts.end()) plain_parts.push_back(part);
-    run += "    // " + described(node) + "\n";
+    run += "    // " + line_of(node) + "\n";
     for (auto const& line : call.lines) run += "    " + line + "\n";
     work = std::max(work, call.work);
   }
@@ -227,7 +225,7 @@ struct Packer {
     }
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       auto const& x = outputs[k];
-      auto const from = pointer(program.grouping.places[at(x.value)].root, reinterpret_cast<std::intptr_t>(sizes.outputs[k].data));
+      auto const from = pointer(program.grouping.places[at(x.value)].root, sizes.output_offsets[k]);
       if (!direct.contains(k)) run += "  " + dense_text(std::format("(char *)outputs[{}]", k), from, {nullptr, x.dtype, x.sizes, x.strides}) + "\n";
     }
     std::string begin = "  char *const w = model->memory;\n";

@@ -85,7 +85,7 @@ void convolution(Writer const& w) {
   if (!base::is_real(y.dtype)) w.refuse(std::format(" of {}", base::info(y.dtype).name));
   auto const dims = x.sizes.size() - 2;
   if (dims > 3) w.refuse(std::format(" over {} dims", dims));
-  w.to.plain_parts.push_back("convolution shape");
+  w.to.plain_parts.emplace_back("convolution shape");
   w.need("matmul", y.dtype), w.need("convolution", y.dtype);
   if (base::numel(y.sizes) == 0) return;
   auto const sweep = sweep_of(w.call.attrs, dims);
@@ -151,7 +151,7 @@ void max_pool(Writer const& w) {
   if (how[1].empty()) how[1] = how[0];
   for (std::size_t k = 1; k < how.size(); ++k)
     if (how[k].size() == 1) how[k].resize(dims, how[k][0]);
-  w.to.plain_parts.push_back("convolution shape");
+  w.to.plain_parts.emplace_back("convolution shape");
   w.need("max_pool", x.dtype);
   std::int64_t images = 1;
   for (std::size_t d = 0; d < lead; ++d) images *= x.sizes[d];

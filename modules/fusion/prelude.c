@@ -19,15 +19,14 @@ TN float tn_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4); return x; 
 TN tn_u64 tn_bits_d(double x) { tn_u64 u; __builtin_memcpy(&u, &x, 8); return u; }
 TN double tn_double(tn_u64 u) { double x; __builtin_memcpy(&x, &u, 8); return x; }
 
-/* The place that an index names, which counts from the end where it is negative; where there is no such place and one is wanted, *bad becomes 1. */
+/* The place that an index names; where there is no such place and one is wanted, *bad becomes 1. */
 TN tn_i64 tn_place(tn_i64 index, tn_i64 size, int wanted, int *bad) {
-  tn_i64 const place = index < 0 ? index + size : index;
-  int const out = (tn_u64)place >= (tn_u64)size;
+  int const out = (tn_u64)index >= (tn_u64)size;
 #ifdef TN_REPORT
   if (out & (wanted != 0)) TN_REPORT(index, size);
 #endif
   *bad |= out & (wanted != 0);
-  return out ? 0 : place;
+  return out ? 0 : index;
 }
 
 /* Copies a piece of an output: past the caches, where it will not be read soon and does not lie in them already; then a fence before anybody reads. */

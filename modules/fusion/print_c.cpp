@@ -333,7 +333,8 @@ void Printer::finish() {
 std::int64_t stream_from() { return std::clamp<std::int64_t>(device::cpu().l3 / 2, 8 << 20, 32 << 20); }
 std::string c_text(Kernel const& kernel, std::int64_t stream_from) { return Printer(kernel, stream_from).text(); }
 bool has_indices(Kernel const& kernel) {
-  return std::ranges::any_of(kernel.steps, [](Step const& step) { return step.kind == Step::Kind::load && step.access.index >= 0; });
+  return std::ranges::any_of(kernel.steps,
+                             [](Step const& step) { return (step.kind == Step::Kind::load && step.access.index >= 0) || step.op == &checked_index; });
 }
 
 }  // namespace tenon::fusion

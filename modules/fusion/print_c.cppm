@@ -13,12 +13,12 @@ namespace tenon::fusion {
 /// runs items [lo, hi) of the outer axes and, where columns may be cut, [from, to) of the first inner axis;
 /// void NAME_finish(char *const *b, const tn_i64 *n, const double *q, tn_i64 item, char *part, tn_i64 chunks, tn_i64 stride)
 /// finishes one item (a batch index, or a row of `split`) from the partial results of its chunks, `stride` bytes apart.
-/// A kernel that gathers finds the address of an int behind its buffers and sets it to 1 where an index is out of range; it then reads place 0, which must
+/// A kernel with indices finds the address of an int behind its buffers and sets it to 1 where an index is out of range; it then reads place 0, which must
 /// exist.
 /// Outputs of `stream_from` bytes are written past the caches.
 std::int64_t stream_from();
 std::string c_text(Kernel const& kernel, std::int64_t stream_from = fusion::stream_from());
-/// Whether it gathers.
+/// Whether it gathers or checks an index in another way.
 bool has_indices(Kernel const& kernel);
 
 /// How a kernel's axes are cut: the first `outer` run as flattened items, the others inside.

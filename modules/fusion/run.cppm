@@ -46,7 +46,8 @@ struct Sizes {
   std::vector<std::int64_t> offsets;  ///< per value, of arena roots
   std::int64_t arena = 0;
   std::vector<Prepared> launches;
-  std::vector<ir::Strided> outputs;
+  std::vector<ir::Strided> outputs;          ///< where no memory stands yet
+  std::vector<std::int64_t> output_offsets;  ///< bytes from the root
 };
 Sizes sizes_of(Program const& program, ir::Bindings const& bindings);
 /// The symbolic sizes, strides and offsets that decide them; what else is symbolic only stands in kernels' parameters and calls' numbers.

@@ -5,6 +5,7 @@ import tenon.base;
 import tenon.ir;
 import tenon.device;
 import :print_c;
+import :build;
 import :run;
 import :execute;
 import :entry;
@@ -206,10 +207,16 @@ std::size_t Executor::go(Frame& frame, std::size_t l) const {
 }
 void Executor::interpreted(Launch const& launch, Prepared const& prepared) const {
   std::vector<std::byte*> pointers;
+  pointers.reserve(launch.roots.size());
   for (std::size_t b = 0; b < launch.roots.size(); ++b) pointers.push_back(reinterpret_cast<std::byte*>(prepared.buffers[b]));
   std::vector<std::int64_t> const whole(prepared.whole.begin(), prepared.whole.end());
-  interpret(program_.kernels[at(launch.kernel)], pointers, whole, prepared.real);
-  ensure(prepared.bad == 0, "an index is out of range and the interpreter finds none");
+  auto const& kernel = program_.kernels[at(launch.kernel)];
+  if (!has_indices(kernel)) return interpret(kernel, pointers, whole, prepared.real);
+  auto own = kernel;  // which may be another layer's, that is no place of this one's errors
+  own.origin.clear();
+  for (int const n : program_.grouping.groups[at(launch.group)].nodes) own.origin.push_back(line_of(program_.grouping.graph.nodes[at(n)]));
+  interpret(own, pointers, whole, prepared.real);
+  if (prepared.bad) base::fail("an index is out of range, in {}", own.origin[0]);  // and results were written over it
 }
 
 void Executor::give_back(std::unique_ptr<Frame> frame) {
@@ -249,7 +256,7 @@ ir::Evaluated Executor::run(std::span<ir::Strided const> inputs, ir::Bindings co
     int const root = program_.grouping.places[at(graph.outputs[k])].root;
     auto const home = program_.homes[at(root)];
     auto& value = done.outputs.emplace_back(now->sizes.outputs[k]);
-    value.data = now->bases[at(root)] + reinterpret_cast<std::intptr_t>(value.data);
+    value.data = now->bases[at(root)] + now->sizes.output_offsets[k];
     done.storage.push_back(home.kind == Home::Kind::output     ? fresh[at(home.number)]
                            : home.kind == Home::Kind::constant ? constants_[at(home.number)]
                                                                : nullptr);

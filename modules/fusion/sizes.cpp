@@ -171,9 +171,8 @@ Sizes sizes_of(Program const& program, ir::Bindings const& bindings) {
   for (int const output : graph.outputs) {
     auto const& place = program.grouping.places[at(output)];
     auto const& meta = *graph.values[at(output)].meta;
-    ir::Strided strided{nullptr, meta.dtype, value(meta.sizes), value(place.strides)};
-    strided.data = reinterpret_cast<std::byte*>(value(place.offset) * base::bytes_of(meta.dtype));
-    sizes.outputs.push_back(std::move(strided));
+    sizes.outputs.push_back({nullptr, meta.dtype, value(meta.sizes), value(place.strides)});
+    sizes.output_offsets.push_back(value(place.offset) * base::bytes_of(meta.dtype));
   }
   return sizes;
 }
