@@ -11,7 +11,7 @@ using namespace tenon;
 
 namespace tenon::fusion {
 std::string printed(Kernel const& kernel, std::int64_t stream_from);
-void run_printed(Kernel const& kernel, void* main, void* finish, std::span<std::int64_t const> parameters, std::span<double const> real_parameters,
+void run_printed(Kernel const& kernel, void* main, void* finish, void* apply, std::span<std::int64_t const> parameters, std::span<double const> real_parameters,
                  std::span<std::byte* const> buffers, std::int64_t share);
 }  // namespace tenon::fusion
 
@@ -34,7 +34,7 @@ TEST_CASE("random kernels: as C they give what they mean") {
     device::Library const library(device::compile(*device::toolchain(), text).bytes, "tenon_printed");
     for (auto& made : list) {
       auto buffers = made.buffers;
-      fusion::run_printed(made.kernel, library.symbol(made.kernel.name), library.symbol(made.kernel.name + "_finish"), made.parameters, made.real_parameters,
+      fusion::run_printed(made.kernel, library.symbol(made.kernel.name), library.symbol(made.kernel.name + "_finish"), library.symbol(made.kernel.name + "_apply"), made.parameters, made.real_parameters,
                           support::addresses(buffers), 300);
       auto const wrong = support::differences(made, buffers, &closed, &all);
       if (!wrong.empty()) FAIL_CHECK(made.kernel.name << ":\n" << wrong << fusion::to_string(made.kernel) << fusion::printed(made.kernel, 0));

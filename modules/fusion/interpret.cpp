@@ -63,6 +63,11 @@ class Walker {
   Totals* totals_ = nullptr;
   std::int64_t batch_ = 0;
   std::array<std::int64_t, block_length> offsets_{};
+  // How a pivot moved with the last block: what its lead was, of how many columns.
+  struct Moving {
+    double lead = 0, count = 0, from = 0, to = 0, next_lead = 0, next_count = 0;
+  };
+  std::map<int, Moving> moving_;  // by its step
 
   Kernel const& kernel() const { return machine_.kernel; }
   std::byte* slot(int number) const { return slots_.get() + machine_.slots[at(number)].offset; }
@@ -110,9 +115,11 @@ class Walker {
         if (instruction.out >= 0 && machine_.slots[at(instruction.out)].spread) spread(instruction.out);
       }
       if (stages[pass].columns.empty()) continue;
-      for (auto const& instruction : stages[pass].columns)  // reductions of one row begin anew with each
+      for (auto const& instruction : stages[pass].columns) {  // reductions of one row begin anew with each
+        if (instruction.what == Do::pivot) moving_[carried(instruction).pivot] = {.next_lead = identity(carried(instruction).rule->lead).real};
         if (instruction.what == Do::fold && !(kernel().steps[at(instruction.number)].over & over_rows))
           totals_->single[at(instruction.number)] = identity(combine(instruction));
+      }
       for (std::int64_t column = from; column < to; column += block_length)
         for (auto const& instruction : stages[pass].columns) execute(instruction, column, std::min(block_length, to - column), true);
     }
@@ -238,8 +245,24 @@ class Walker {
       to[i] = static_cast<T>(element(x.data(), attributes));
     }
   }
+  Carried const& carried(Instruction const& instruction) const { return machine_.carried[at(instruction.number)]; }
+  void pivot(Instruction const& instruction, std::int64_t count) {
+    auto const& follower = carried(instruction);
+    auto& m = moving_[follower.pivot];
+    m.lead = m.next_lead, m.count = m.next_count, m.from = m.to;
+    m.next_lead = totals_->single[at(follower.lead)].real, m.next_count = static_cast<double>(count);
+    m.to = follower.rule->pivot(m.next_lead, m.next_count);
+    if (instruction.lane == Lane::f32) m.to = static_cast<double>(static_cast<float>(m.to));
+    fill(machine_.slots[at(instruction.out)], {.real = m.to});
+  }
+  void move(Instruction const& instruction) {
+    auto const& m = moving_[carried(instruction).pivot];
+    auto& sum = totals_->single[at(instruction.number)].real;
+    sum = carried(instruction).rule->moved(sum, m.lead, m.count, m.from, m.to);
+  }
   void total(Instruction const& instruction) {
-    auto const value = totals_->single[at(instruction.number)];
+    auto value = totals_->single[at(instruction.number)];
+    if (auto const& follower = carried(instruction); follower.rule) value.real = follower.rule->finished(value.real, totals_->single[at(follower.lead)].real);
     auto* const to = slot(instruction.out);
     if (instruction.lane == Lane::f32)
       *reinterpret_cast<float*>(to) = static_cast<float>(value.real);
@@ -285,6 +308,10 @@ class Walker {
         return set.fold_each(combine(i), i.lane, slot(i.in[0]), n, totals_->each[at(i.number)] + column * 8);
       case Do::store:
         return store(i, column, n, columns);
+      case Do::pivot:
+        return pivot(i, column + n);
+      case Do::move:
+        return move(i);
     }
   }
 };
