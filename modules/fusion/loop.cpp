@@ -63,8 +63,19 @@ std::string step_text(Kernel const& kernel, std::size_t number, ir::Symbols cons
 }  // namespace
 
 int passes(Kernel const& kernel) {
+  auto const& steps = kernel.steps;
+  std::vector<char> needed(steps.size(), carries(kernel) ? 0 : 1);  // once all of a row is known: not what is only carried along in a walk
+  for (auto const& store : kernel.stores) needed[static_cast<std::size_t>(store.step)] = 1;
   int count = 1;
-  for (auto const& step : kernel.steps) count = std::max(count, step.pass + (step.level & over_columns ? 1 : 0));
+  for (std::size_t k = steps.size(); k-- > 0;) {
+    auto const& step = steps[k];
+    if (!needed[k]) continue;
+    count = std::max(count, step.pass + (step.level & over_columns ? 1 : 0));
+    if (step.with >= 0) needed[static_cast<std::size_t>(step.with)] = 1;
+    for (auto const in : step.in) needed[static_cast<std::size_t>(in)] |= step.with < 0;
+    for (int const in : {step.access.index, step.access.guard})
+      if (in >= 0) needed[static_cast<std::size_t>(in)] = 1;
+  }
   return count;
 }
 

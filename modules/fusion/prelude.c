@@ -165,8 +165,8 @@ TN float tn_pow(float x, float y) { return __builtin_powf(x, y); }
 TN double tn_top(double lead, double n __attribute__((unused))) { return lead == -__builtin_inf() ? 0.0 : lead; }
 TN double tn_finite_top(double lead, double n __attribute__((unused))) { return __builtin_fabs(lead) == __builtin_inf() ? 0.0 : lead; }
 TN double tn_mean(double lead, double n) { return lead / n; }
-TN double tn_exp_moved(double sum, double lead, double n __attribute__((unused)), double from, double to) {
-  return lead == -__builtin_inf() || from == to ? sum : sum * __builtin_exp(from - to);
+TN double tn_exp_moved(double sum, double lead, double n, double from, double to) {
+  return n == 0.0 || lead == -__builtin_inf() || from == to ? sum : sum * __builtin_exp(from - to);
 }
 TN double tn_squares_moved(double sum, double lead, double n, double from, double to) {
   double const a = lead / n - from, b = lead / n - to;
