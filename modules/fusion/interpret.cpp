@@ -34,23 +34,17 @@ class Walker {
       : machine_(machine), slots_(allocate(machine.slot_bytes)), bases_(machine.places.size(), 0), index_(machine.outer.size(), 0) {
     for (auto const& slot : machine.slots)
       if (slot.constant) fill(slot, *slot.constant);
-    bool const keeps = std::ranges::any_of(machine.kernel.steps, &Step::keep);
-    if (!keeps) return;
+    if (std::ranges::none_of(machine.kernel.steps, &Step::keep)) return;
     for (auto const& step : machine.kernel.steps) kept_.push_back(step.keep ? allocate(machine.width * 8) : Bytes());
   }
 
   void rows(std::vector<Stage> const& stages, std::int64_t batch, std::int64_t low, std::int64_t high, std::int64_t from, std::int64_t to, Totals& totals) {
-    totals_ = &totals;
-    batch_ = batch;
-    for (std::int64_t row = low; row < high; ++row) {
-      outer(batch, row);
-      one_row(stages, from, to);
-    }
+    totals_ = &totals, batch_ = batch;
+    for (std::int64_t row = low; row < high; ++row) outer(batch, row), one_row(stages, from, to);
   }
   /// What comes behind the last row of a batch index.
   void finish(std::int64_t batch, Totals& totals) {
-    totals_ = &totals;
-    batch_ = batch;
+    totals_ = &totals, batch_ = batch;
     outer(batch, 0);
     one_row(machine_.finish, 0, machine_.width);
   }
@@ -320,9 +314,7 @@ class Walker {
 class Partials {
  public:
   Partials(Machine const& machine, std::int64_t chunks) : machine_(machine), totals_(at(std::max<std::int64_t>(machine.batches, 1) * chunks)) {
-    std::int64_t each = 0;
-    for (int const k : machine.row_folds) each += over_each_column(machine.kernel, k);
-    region_ = each * machine.width;
+    region_ = machine.width * std::ranges::count_if(machine.row_folds, [&](int k) { return over_each_column(machine.kernel, k); });
     memory_.resize(at(region_) * totals_.size());
     for (std::size_t item = 0; item < totals_.size(); ++item) {
       auto& totals = totals_[item];
@@ -370,8 +362,7 @@ void interpret(Kernel const& kernel, std::span<std::byte* const> buffers, std::s
   Machine const machine = machine_of(kernel, buffers, parameters, real_parameters);
   auto const batches = std::max<std::int64_t>(machine.batches, 1);  // without any, what does not vary over them is still to be stored
   auto const points = machine.rows * machine.width;
-  std::int64_t each = 0;
-  for (int const k : machine.row_folds) each += over_each_column(kernel, k);
+  auto const each = std::ranges::count_if(machine.row_folds, [&](int k) { return over_each_column(kernel, k); });
   auto const cut = [&](std::int64_t work, std::int64_t most) { return std::clamp<std::int64_t>(std::min(work / least_share, most), 1, most_shares); };
   auto const room = std::max<std::int64_t>(1, most_partials / std::max<std::int64_t>(1, batches * each * machine.width * 8));
   auto const chunks = cut(points, std::min({machine.rows, room, std::max<std::int64_t>(1, most_shares / batches)}));
