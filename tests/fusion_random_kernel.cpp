@@ -35,7 +35,7 @@ class Maker {
         reduce();
       else if (kind == 5 && chance(30))
         exp_of_shifted();
-      else if (kind == 6 && chance(options_.followers))
+      else if ((kind == 6 || kind == 7) && chance(options_.followers))
         follower();
       else
         op();
@@ -48,9 +48,12 @@ class Maker {
     bool const cut = reduces && !across && fusion::passes(kernel_) == 1 && chance(50);
     kernel_.schedule.form = cut ? fusion::Form::split : reduces ? fusion::Form::row : fusion::Form::pointwise;
     if (reduces && !cut && chance(50)) kernel_.schedule.ahead = below(fusion::passes(kernel_));
-    for (auto const form : {fusion::Form::split, fusion::Form::online}) {
-      if (!chance(options_.followers) || !fusion::can_walk(kernel_, form)) continue;
-      fusion::walk(kernel_, form);
+    for (auto const form : {chance(50) ? fusion::Form::online : fusion::Form::split, fusion::Form::split, fusion::Form::online}) {
+      if (!reduces || !chance(options_.followers) || (form == fusion::Form::split && !fusion::can_walk(kernel_, form))) continue;
+      auto other = kernel_;
+      fusion::walk(other, form);  // online even where that saves no pass
+      if (form == fusion::Form::online && std::ranges::all_of(other.steps, [](Step const& step) { return step.with < 0; })) continue;
+      kernel_ = std::move(other);
       for (auto& step : kernel_.steps)  // more row buffers than pay
         step.keep |= form == fusion::Form::online && step.kind == Step::Kind::op && (step.level & fusion::over_columns) && below(4) == 0;
       break;
@@ -396,9 +399,6 @@ class Maker {
     auto const known = [&](int k) { return !after_[at(k)] && step(k).dtype == type && step(k).pass < before; };
     if (int const g = chance(50) ? pick(known) : -1; g >= 0) term = chance(50) ? op(ops::mul, {term, g}) : op(ops::mul, {g, term});
     if (chance(20)) term = op(ops::neg, {term});
-    auto const is_mask = [&](int k) { return !after_[at(k)] && step(k).dtype == DType::boolean && step(k).pass < before; };
-    if (int const mask = chance(30) ? pick(is_mask) : -1; mask >= 0)
-      term = chance(50) ? op(ops::where, {mask, term, constant(type, 0.0)}) : op(ops::where, {mask, constant(type, 0.0), term});
     sum(ir::Monoid::sum, term);
   }
 

@@ -37,8 +37,8 @@ bool difference(Kernel const& kernel, int step, Terms& terms) {
   auto const alike = [&](int k) { return kernel.steps[at(k)].dtype == s.dtype && kernel.steps[at(k)].kind != Step::Kind::number; };
   return alike(terms.x) && alike(terms.pivot);
 }
-// Ops that keep a factor of an operand a factor of theirs, and which operand that is.
-constexpr std::pair<ir::OpDef const*, int> linear[] = {{&ops::mul, 0}, {&ops::mul, 1}, {&ops::div, 0}, {&ops::neg, 0}, {&ops::where, 1}, {&ops::where, 2}};
+// Ops that keep a factor of an operand a factor of theirs, and which operand that is. (A `where` is none: of a row of -inf it hides the NaN.)
+constexpr std::pair<ir::OpDef const*, int> linear[] = {{&ops::mul, 0}, {&ops::mul, 1}, {&ops::div, 0}, {&ops::neg, 0}};
 bool exponential(Kernel const& kernel, int step, Terms& terms) {
   auto const& s = kernel.steps[at(step)];
   if (s.kind != Step::Kind::op) return false;
@@ -48,7 +48,6 @@ bool exponential(Kernel const& kernel, int step, Terms& terms) {
     Terms found;
     auto const in = s.in[at(place)];
     if (kernel.steps[at(in)].dtype != s.dtype || !exponential(kernel, in, found)) continue;
-    if (op == &ops::where && !is_number(kernel.steps[at(s.in[at(3 - place)])], 0)) continue;
     for (int k = 0; std::cmp_less(k, s.in.size()); ++k)
       if (k != place) found.others.push_back(s.in[at(k)]);
     terms = std::move(found);
