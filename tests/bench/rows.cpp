@@ -2,6 +2,7 @@
 import std;
 import tenon.base;
 import tenon.ir;
+import tenon.device;
 import tenon.fusion;
 #include "bench.hpp"
 using namespace tenon;
@@ -40,9 +41,11 @@ fusion::Choices choices_of(ir::Graph const& graph, fusion::Form form, std::strin
 }
 }  // namespace
 
-// Milliseconds of wall clock, the least of nine runs by turns; beside each form how many times faster it is than `row`.
+// Milliseconds of one thread's processor time, the least of nine runs by turns; beside each form how many times faster it is than `row`.
 std::vector<bench::Figure> bench::rows_figures() {
   std::vector<Figure> list;
+  auto const threads = device::threads();
+  device::set_threads(1);
   for (auto const& of : cases) {
     bool const targeted = of.body == loss;
     auto const graph = ir::parse_graph(filled(targeted ? "graph rows(%0: f32[R, C], %1: i64[R]) {\n" : "graph rows(%0: f32[R, C]) {\n", of) +
@@ -64,12 +67,13 @@ std::vector<bench::Figure> bench::rows_figures() {
         ways.push_back({name, fusion::lower(graph, {.choices = choices})});
     for (int round = 0; round < 9; ++round)
       for (auto& way : ways) {
-        auto const start = std::chrono::steady_clock::now();
+        auto const start = thread_time();
         (void)way.run(in, {});
-        way.least = std::min(way.least, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+        way.least = std::min(way.least, (thread_time() - start) / 1e6);
       }
     for (auto const& way : ways)
       list.push_back({std::format("{} {} x {}, {}", of.name, of.rows, of.columns, way.name), way.least, "ms", &way == &ways[0] ? 0 : ways[0].least});
   }
+  device::set_threads(threads);
   return list;
 }
