@@ -170,6 +170,75 @@ TEST_CASE("online: norms, softmax and losses over long rows, each in the form th
   CHECK(forms[Form::online] >= 6);
 }
 
+TEST_CASE("online: one program for rows of any length, whatever form the hint chose") {
+  Threads const restore;
+  auto const graph = ir::parse_graph(R"(graph any(%0: f32[3, s0]) symbols(s0=4100) {
+  %1 = softmax(%0, dim=1): f32[3, s0]
+  %2 = logsumexp(%0, dim=[1]): f32[3]
+  %3 = layer_norm(%0, none, none, normalized_shape=[s0], eps=1e-05): f32[3, s0]
+  return %1, %2, %3
+}
+)");
+  for (auto const form : {Form::split, Form::online}) {
+    auto const choices = choices_of(graph, form);
+    CHECK(count_of(fusion::plan(graph, {.choices = choices}), form) >= 1);
+    for (bool const interpret : {false, true}) {
+      auto const run = fusion::lower(graph, {.interpret = interpret, .grain = 100, .choices = choices});
+      for (std::int64_t const size : {2, 63, 4100, 2048, 9000}) {
+        Numbers values;
+        for (std::int64_t k = 0; k < 3 * size; ++k) values.push_back(3 * std::sin(0.7 * static_cast<double>(k)) + (k % size > 2048 ? 8 : 0));
+        auto const x = support::array(base::DType::f32, {3, size}, values);
+        std::array const in{x.at};
+        ir::Bindings const bindings{.whole = {size}, .real = {0}};
+        auto const expected = ir::evaluate(ir::decompose(graph), in, bindings);
+        for (int const threads : {1, 3}) {
+          tenon::device::set_threads(threads);
+          auto const done = run(in, bindings);
+          for (std::size_t k = 0; k < 3; ++k) {
+            auto const want = support::reals(expected.outputs[k]);
+            INFO(std::string(name_of(form)) << " " << size << " columns, output " << k);
+            CHECK(support::distance(support::reals(done.outputs[k]), want) <= (k == 0 ? 1e-5 * std::ranges::max(want) : 2e-5 * support::scale_of(want)));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("online: a row may be written where it was read, once all of it is known") {
+  Threads const restore;
+  auto graph = ir::parse_graph(R"(graph over(%0: f32[2, 90000], %1: f32[2, 1]) {
+  %2 = softmax(%0, dim=1): f32[2, 90000]
+  %3 = mul(%2, %1): f32[2, 90000]
+  %4 = sum(%0, dim=[1], keepdim=true): f32[2, 1]
+  %5 = add(%4, %1): f32[2, 1]
+  return %3, %5
+}
+)");
+  graph.mutated = {0, 1};  // the scale too, which the second pass still reads
+  auto const program = fusion::plan(graph);
+  CHECK(count_of(program, Form::split) == 1);
+  CHECK(std::ranges::count(program.homes, fusion::Home::Kind::in_place, &fusion::Home::kind) == 1);
+  Numbers values;
+  for (int k = 0; k < 180000; ++k) values.push_back(5 * std::cos(0.01 * k));
+  Numbers const scales{2, 3};
+  auto const x = support::array(base::DType::f32, {2, 90000}, values), y = support::array(base::DType::f32, {2, 1}, scales);
+  std::array const in{x.at, y.at};
+  auto const expected = support::run(graph, in);
+  auto const run = fusion::lower(graph, {});
+  for (int const threads : {1, 2, 5}) {
+    tenon::device::set_threads(threads);
+    auto const a = support::converted(x.at, base::DType::f32), b = support::converted(y.at, base::DType::f32);
+    std::array const given{a.at, b.at};
+    auto const done = run(given, {});
+    CHECK(done.outputs[0].data == a.at.data);
+    for (std::size_t k = 0; k < 2; ++k) {
+      auto const want = support::reals(expected.outputs[k]);
+      CHECK(support::distance(support::reals(done.outputs[k]), want) <= (k == 0 ? 1e-5 * std::ranges::max(want) : 2e-5 * support::scale_of(want)));
+    }
+  }
+}
+
 TEST_CASE("online: the form that long rows get, as text") {
   auto const form_of = [](int r, int c) {
     auto const graph = ir::parse_graph(std::format("graph s(%0: f32[{0}, {1}]) {{\n  %1 = softmax(%0, dim=1): f32[{0}, {1}]\n  return %1\n}}\n", r, c));
