@@ -11,8 +11,8 @@ namespace tenon::fusion {
 extern "C++" std::string printed(Kernel const& kernel, std::int64_t stream_from) { return c_text(kernel, stream_from); }
 
 /// Runs compiled functions; partial results are of chunks of about `share` points.
-extern "C++" void run_printed(Kernel const& kernel, void* main, void* finish, void* apply, std::span<std::int64_t const> parameters, std::span<double const> real_parameters,
-                              std::span<std::byte* const> buffers, std::int64_t share) {
+extern "C++" void run_printed(Kernel const& kernel, void* main, void* finish, void* apply, std::span<std::int64_t const> parameters,
+                              std::span<double const> real_parameters, std::span<std::byte* const> buffers, std::int64_t share) {
   Prepared launch;
   launch.whole.assign(parameters.begin(), parameters.end());
   launch.real.assign(real_parameters.begin(), real_parameters.end());

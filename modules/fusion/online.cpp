@@ -2,7 +2,7 @@
 // softmax" (2018); sums of squares around a mean are moved as in Chan, Golub & LeVeque, "Updating formulae and a pairwise algorithm for computing sample
 // variances" (1979).
 module;
-#include "prelude.c"
+#include "prelude.c"  // NOLINT(bugprone-suspicious-include): the functions that generated code calls
 module tenon.fusion;
 import std;
 import tenon.base;
@@ -89,15 +89,9 @@ struct Rule : Following {
   int (*lead_of)(Kernel const& kernel, int pivot);
 };
 constexpr Rule rules[] = {
-    {{"g e^(x - m), m = max x: times e^(from - to)", Monoid::max, tn_top, tn_exp_moved, tn_nan_at_ends, "tn_top", "tn_exp_moved", "tn_nan_at_ends"},
-     exponential,
-     itself},
-    {{"g e^(x - m), m = max x or 0: times e^(from - to)", Monoid::max, tn_finite_top, tn_exp_moved, as_it_is, "tn_finite_top", "tn_exp_moved", ""},
-     exponential,
-     where_finite},
-    {{"(x - m)^2, m = sum x / n: plus n ((m - to)^2 - (m - from)^2)", Monoid::sum, tn_mean, tn_squares_moved, as_it_is, "tn_mean", "tn_squares_moved", ""},
-     squares,
-     summed_mean},
+    {{"g e^(x - max x)", Monoid::max, tn_top, tn_exp_moved, tn_nan_at_ends, "tn_top", "tn_exp_moved", "tn_nan_at_ends"}, exponential, itself},
+    {{"g e^(x - max x or 0)", Monoid::max, tn_finite_top, tn_exp_moved, as_it_is, "tn_finite_top", "tn_exp_moved", ""}, exponential, where_finite},
+    {{"(x - mean x)^2", Monoid::sum, tn_mean, tn_squares_moved, as_it_is, "tn_mean", "tn_squares_moved", ""}, squares, summed_mean},
 };
 }  // namespace
 
@@ -105,7 +99,7 @@ std::optional<Carried> carried(Kernel const& kernel, int reduction) {
   auto const& steps = kernel.steps;
   auto const plain = [&](Step const& s) { return s.kind == Step::Kind::reduce && s.over == over_columns && (s.dtype == DType::f32 || s.dtype == DType::f64); };
   auto const& sum = steps[at(reduction)];
-  if (!plain(sum) || sum.combine != Monoid::sum || kernel.axes.size() < 1 || kernel.axes.back().role != Role::column) return std::nullopt;
+  if (!plain(sum) || sum.combine != Monoid::sum || kernel.axes.empty() || kernel.axes.back().role != Role::column) return std::nullopt;
   if (std::ranges::count(kernel.axes, Role::column, &Axis::role) != 1 || steps[at(sum.in[0])].dtype != sum.dtype) return std::nullopt;
   for (auto const& rule : rules) {
     Terms terms;
