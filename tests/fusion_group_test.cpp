@@ -57,8 +57,11 @@ std::vector<Row> const& rows() {
       {Refusal::reduction, 1, 2, "graph g(%0: f32[4, 5, 6]) {\n  %1 = sum(%0, dim=[0, 1]): f32[6]\n  %2 = sum(%0, dim=[1, 2]): f32[4]\n  return %1, %2\n}\n"},
       {Refusal::order, 1, 2, "graph g(%0: f32[4, 6]) {\n  %1 = sum(%0, dim=[0], keepdim=true): f32[1, 6]\n  %2 = sub(%0, %1): f32[4, 6]\n  return %2\n}\n"},
       {Refusal::size, 96, 97, long_chain(120)},
-      {Refusal::parallel, 1, 2,
+      {Refusal::none, 1, 2,
        "graph g(%0: f32[2, 100000]) {\n  %1 = amax(%0, dim=[1], keepdim=true): f32[2, 1]\n  %2 = sub(%0, %1): f32[2, 100000]\n  return %2\n}\n"},
+      {Refusal::parallel, 1, 3,
+       "graph g(%0: f32[2, 100000]) {\n  %1 = amax(%0, dim=[1], keepdim=true): f32[2, 1]\n  %2 = mul(%0, %1): f32[2, 100000]\n"
+       "  %3 = sum(%2, dim=[1]): f32[2]\n  return %3\n}\n"},
       {Refusal::memory, 1, 7,
        "graph g(%0: f32[4, 4]) {\n  %1 = exp(%0): f32[4, 4]\n  %2 = matmul(%1, %0): f32[4, 4]\n  %3 = matmul(%2, %0): f32[4, 4]\n"
        "  %4 = matmul(%3, %0): f32[4, 4]\n  %5 = matmul(%4, %0): f32[4, 4]\n  %6 = matmul(%5, %0): f32[4, 4]\n  %7 = neg(%1): f32[4, 4]\n"

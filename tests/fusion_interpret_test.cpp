@@ -26,10 +26,10 @@ TEST_CASE("random kernels: the interpreter gives what they mean, the same bits w
   int const count = support::tier(60, 300, 6000);
   std::int64_t closed = 0, all = 0;
   std::array<int, 8> levels{};
-  int most_passes = 0, kept = 0, row_folds = 0;
+  int most_passes = 0, kept = 0, row_folds = 0, carried = 0;
   for (int seed = 0; seed < count; ++seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
-    auto const made = support::random_kernel(random, {.points = seed % 50 == 0 ? 60'000 : seed % 4 == 0 ? 4'000 : 600});
+    auto const made = support::random_kernel(random, {.points = seed % 50 == 0 ? 60'000 : seed % 4 == 0 ? 4'000 : 600, .followers = seed % 2 ? 30 : 100});
     REQUIRE_NOTHROW(fusion::verify(made.kernel));
     device::set_threads(1);
     auto const one = interpreted(made);
@@ -41,6 +41,7 @@ TEST_CASE("random kernels: the interpreter gives what they mean, the same bits w
     most_passes = std::max(most_passes, fusion::passes(made.kernel));
     for (auto const& step : made.kernel.steps) {
       kept += step.keep;
+      carried += step.with >= 0;
       row_folds += step.kind == fusion::Step::Kind::reduce && (step.over & fusion::over_rows);
     }
   }
@@ -49,6 +50,7 @@ TEST_CASE("random kernels: the interpreter gives what they mean, the same bits w
   CHECK(most_passes >= 3);
   CHECK(kept > 0);
   CHECK(row_folds > 0);
+  CHECK(carried > count / 20);
   CHECK(std::ranges::count(levels, 0) <= 1);
 }
 

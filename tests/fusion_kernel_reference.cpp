@@ -59,9 +59,10 @@ class Evaluator {
 
   Step const& step(int k) const { return kernel_.steps[at(k)]; }
   std::int64_t size(ir::Dim dim) const { return dim.node < 0 ? dim.value : random_.parameters[at(dim.node)]; }
+  std::int64_t whole(ir::Scalar const& s) const { return s.node < 0 ? s.whole : random_.parameters[at(s.node)]; }
   double number(ir::Scalar const& s) const {
     if (s.kind == ir::ScalarKind::none) return std::numeric_limits<double>::quiet_NaN();
-    if (s.kind != ir::ScalarKind::real) return static_cast<double>(s.whole);
+    if (s.kind != ir::ScalarKind::real) return static_cast<double>(whole(s));
     return s.node < 0 ? s.real : random_.real_parameters[at(s.node - 1000)];
   }
   template <class F>
@@ -103,7 +104,7 @@ class Evaluator {
         return {base::load_real(type, element), doubt, base::load_whole(type, element)};
       }
       case Step::Kind::number:
-        return {number(s.number), 0, s.number.kind == ir::ScalarKind::real ? base::truncate(number(s.number)) : s.number.whole};
+        return {number(s.number), 0, s.number.kind == ir::ScalarKind::real ? base::truncate(number(s.number)) : whole(s.number)};
       case Step::Kind::index:
         return {static_cast<double>(point[at(s.axis)]), 0, point[at(s.axis)]};
       case Step::Kind::op:

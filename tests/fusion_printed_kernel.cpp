@@ -11,8 +11,8 @@ namespace tenon::fusion {
 extern "C++" std::string printed(Kernel const& kernel, std::int64_t stream_from) { return c_text(kernel, stream_from); }
 
 /// Runs compiled functions; partial results are of chunks of about `share` points.
-extern "C++" void run_printed(Kernel const& kernel, void* main, void* finish, std::span<std::int64_t const> parameters, std::span<double const> real_parameters,
-                              std::span<std::byte* const> buffers, std::int64_t share) {
+extern "C++" void run_printed(Kernel const& kernel, void* main, void* finish, void* apply, std::span<std::int64_t const> parameters,
+                              std::span<double const> real_parameters, std::span<std::byte* const> buffers, std::int64_t share) {
   Prepared launch;
   launch.whole.assign(parameters.begin(), parameters.end());
   launch.real.assign(real_parameters.begin(), real_parameters.end());
@@ -36,7 +36,7 @@ extern "C++" void run_printed(Kernel const& kernel, void* main, void* finish, st
   if (split) launch.batches = launch.items;
   Whole const most = split ? std::min<Whole>(launch.first_columns, 64) : std::min<Whole>(launch.rows, 16);
   if (launch.region) launch.chunks = std::clamp<Whole>((split ? launch.columns : launch.rows * launch.columns) / share, 1, std::max<Whole>(most, 1));
-  run_kernel(kernel, {reinterpret_cast<KernelMain>(main), reinterpret_cast<KernelFinish>(finish)}, launch);
+  run_kernel(kernel, {reinterpret_cast<KernelMain>(main), reinterpret_cast<KernelFinish>(finish), reinterpret_cast<KernelApply>(apply)}, launch);
   base::ensure(launch.bad == 0, "a random kernel's index is out of range");
 }
 

@@ -35,6 +35,8 @@ class Maker {
         reduce();
       else if (kind == 5 && chance(30))
         exp_of_shifted();
+      else if ((kind == 6 || kind == 7) && chance(options_.followers))
+        follower();
       else
         op();
     }
@@ -46,6 +48,16 @@ class Maker {
     bool const cut = reduces && !across && fusion::passes(kernel_) == 1 && chance(50);
     kernel_.schedule.form = cut ? fusion::Form::split : reduces ? fusion::Form::row : fusion::Form::pointwise;
     if (reduces && !cut && chance(50)) kernel_.schedule.ahead = below(fusion::passes(kernel_));
+    for (auto const form : {chance(50) ? fusion::Form::online : fusion::Form::split, fusion::Form::split, fusion::Form::online}) {
+      if (!reduces || !chance(options_.followers) || (form == fusion::Form::split && !fusion::can_walk(kernel_, form))) continue;
+      auto other = kernel_;
+      fusion::walk(other, form);  // online even where that saves no pass
+      if (form == fusion::Form::online && std::ranges::all_of(other.steps, [](Step const& step) { return step.with < 0; })) continue;
+      kernel_ = std::move(other);
+      for (auto& step : kernel_.steps)  // more row buffers than pay
+        step.keep |= form == fusion::Form::online && step.kind == Step::Kind::op && (step.level & fusion::over_columns) && below(4) == 0;
+      break;
+    }
     return std::move(made_);
   }
 
@@ -96,7 +108,7 @@ class Maker {
     int const batch = below(2), rows = below(3), columns = below(3);
     auto const add = [&](Role role) {
       auto const used = std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{1}, std::multiplies<>());
-      auto n = one_of<std::int64_t>({1, 2, 3, 5, 8, 17, 33, 64, 130, 513, 1030});
+      auto n = one_of<std::int64_t>({1, 2, 3, 5, 8, 17, 33, 64, 130, 513, 1030, 2500});
       if (options_.empty && chance(2)) n = 0;
       if (n * used > options_.points) n = 2 + below(2);
       sizes_.push_back(n);
@@ -341,6 +353,53 @@ class Maker {
     int const top = add({.kind = Step::Kind::reduce, .in = {x}, .combine = ir::Monoid::max, .over = fusion::over_columns});
     int const shifted = add({.op = &ir::ops::sub, .in = {x, top}, .attrs = ir::Attrs{}.with_num(1.0)});
     add({.op = &ir::ops::exp, .in = {shifted}});
+  }
+
+  // A sum that can be carried along: e^(x - max x), with 0 for an infinite maximum or not, times other values or not, or squares around a mean.
+  void follower() {
+    namespace ops = ir::ops;
+    if (std::ranges::count(kernel_.axes, Role::column, &Axis::role) != 1) return;
+    auto const is_point = [&](int k) {
+      return !after_[at(k)] && (step(k).dtype == DType::f32 || step(k).dtype == DType::f64) && (step(k).level & fusion::over_columns);
+    };
+    int x = pick(is_point);
+    if (x < 0) return;
+    DType const type = step(x).dtype;
+    auto const one = ir::Attrs{}.with_num(1.0);
+    constexpr double inf = std::numeric_limits<double>::infinity();
+    auto const op = [&](ir::OpDef const& row, std::initializer_list<int> in, ir::Attrs attrs = {}) {
+      Step made{.dtype = type, .op = &row, .attrs = std::move(attrs)};
+      for (int const k : in) made.in.push_back(k);
+      return add(std::move(made));
+    };
+    auto const sum = [&](ir::Monoid monoid, int in) {
+      return add({.kind = Step::Kind::reduce, .dtype = type, .in = {in}, .combine = monoid, .over = fusion::over_columns});
+    };
+    bool const empty = std::ranges::find(sizes_, 0) != sizes_.end();
+    if (empty || chance(40)) {
+      auto const count = kernel_.axes.back().size;
+      int const mean = op(ops::div, {sum(ir::Monoid::sum, x), add({.kind = Step::Kind::number, .dtype = DType::i64, .number = ir::Scalar(count)})});
+      int const centred = op(ops::sub, {x, mean}, one);
+      return void(sum(ir::Monoid::sum, chance(50) ? op(ops::square, {centred}) : op(ops::mul, {centred, centred})));
+    }
+    if (options_.specials && chance(40)) {  // -inf in front of some column, perhaps of all
+      int const column = add({.kind = Step::Kind::index, .dtype = DType::i64, .axis = static_cast<int>(sizes_.size()) - 1});
+      int const edge = constant(DType::i64, static_cast<std::int64_t>(below(static_cast<int>(sizes_.back() + 3))));
+      int const there = add({.dtype = DType::boolean, .op = &ops::ge, .in = {column, edge}});
+      x = op(ops::where, {there, x, constant(type, -inf)});
+    }
+    int const top = sum(ir::Monoid::max, x);
+    int pivot = top;
+    if (chance(40)) {
+      int const infinite = add({.dtype = DType::boolean, .op = &ops::eq, .in = {op(ops::abs, {top}), constant(type, inf)}});
+      pivot = op(ops::where, {infinite, constant(type, 0.0), top});
+    }
+    int term = op(ops::exp, {op(ops::sub, {x, pivot}, one)});
+    int const before = step(top).pass;
+    auto const known = [&](int k) { return !after_[at(k)] && step(k).dtype == type && step(k).pass < before; };
+    if (int const g = chance(50) ? pick(known) : -1; g >= 0) term = chance(50) ? op(ops::mul, {term, g}) : op(ops::mul, {g, term});
+    if (chance(20)) term = op(ops::neg, {term});
+    sum(ir::Monoid::sum, term);
   }
 
   // What nothing reads is stored, and some of the rest.

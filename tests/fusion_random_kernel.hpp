@@ -14,6 +14,7 @@ struct RandomKernel {
 struct KernelOptions {
   std::int64_t points = 4000;  ///< at most
   int steps = 14;              ///< ops and reductions, about
+  int followers = 30;          ///< of a hundred: sums that can be carried along, and forms in which they are
   bool small_floats = true, whole = true, indirect = true, symbolic = true, specials = true, empty = true;
 };
 /// Axes of every role, loads of every kind, ops, reductions over columns and over rows in several passes, stores at every level.

@@ -12,13 +12,8 @@ using base::fail;
 namespace {
 constexpr std::string_view groupings[] = {"fused", "smaller", "one by one"};
 
-// A reduction along whole rows alone may be cut by rows or by columns.
-bool splits(Kernel const& kernel) {
-  bool along = false, across = false;
-  for (auto const& step : kernel.steps)
-    if (step.kind == Step::Kind::reduce) along |= (step.over & over_columns) != 0, across |= (step.over & over_rows) != 0;
-  return along && !across && passes(kernel) == 1;
-}
+// The forms that a choice may name.
+constexpr std::pair<std::string_view, Form> forms[] = {{"row", Form::row}, {"split", Form::split}, {"online", Form::online}};
 bool keeps(Kernel const& kernel) { return std::ranges::any_of(kernel.steps, &Step::keep); }
 }  // namespace
 
@@ -41,7 +36,8 @@ void choose_groups(Choices const& choices, GroupOptions& options) {
 
 std::vector<std::string_view> variants_of(Kernel const& kernel) {
   std::vector<std::string_view> list;
-  if (splits(kernel)) list.emplace_back(kernel.schedule.form == Form::split ? "row" : "split");
+  for (auto const& [name, form] : forms)
+    if (form != kernel.schedule.form && can_walk(kernel, form)) list.push_back(name);
   if (keeps(kernel)) list.emplace_back("recompute");
   return list;
 }
@@ -51,9 +47,9 @@ bool vary(Kernel& kernel, std::string_view variant) {
     for (auto& step : kernel.steps) step.keep = false;
     return true;
   }
-  if ((variant != "row" && variant != "split") || !splits(kernel)) return false;
-  kernel.schedule.form = variant == "row" ? Form::row : Form::split;
-  return true;
+  for (auto const& [name, form] : forms)
+    if (name == variant && can_walk(kernel, form)) return walk(kernel, form), true;
+  return false;
 }
 
 void refuse_unused(Choices const& choices, std::set<std::string> const& used) {

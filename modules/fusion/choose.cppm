@@ -1,7 +1,7 @@
 /// What tuning may choose, and how a plan applies it. A choice is a name and a value:
 ///   "group": "fused", "smaller" or "one by one"       how far nodes are fused
 ///   "apart": "3 17"                                   nodes of the primitive graph that join no group
-///   "kernel L": "row", "split" or "recompute"         how the kernel of launch L is walked
+///   "kernel L": "row", "split", "online", "recompute" how the kernel of launch L is walked
 ///   "gemm L": "blocks", "eigen", "openblas", "onednn" who computes the product of launch L
 ///   "rows L": "joined" or "apart"                     whether the kernel behind the product of launch L runs on its rows
 module tenon.fusion:choose;

@@ -102,16 +102,17 @@ struct Grouper {
     if (std::cmp_greater(nodes.size(), options.max_steps)) return Refusal::size;
     for (int const n : nodes) member[at(n)] = 1;
     auto const built = build(analysis, nodes, member, false);
+    bool const serial = built.refusal == Refusal::none && few_long_rows(built) && !can_walk(build(analysis, nodes, member, true).kernel, Form::split);
     for (int const n : nodes) member[at(n)] = 0;
     if (built.refusal != Refusal::none) return built.refusal;
     if (std::cmp_greater(built.buffers.size(), options.max_buffers) || std::cmp_greater(built.kernel.steps.size(), 4 * options.max_steps)) return Refusal::size;
-    return too_serial(built) ? Refusal::parallel : Refusal::none;
+    return serial ? Refusal::parallel : Refusal::none;
   }
-  // A few rows that are long and walked several times would keep one thread busy and the others idle.
-  bool too_serial(Built const& built) const {
+  // A few rows that are long and walked several times would keep one thread busy and the others idle, if their columns can't be cut.
+  static bool few_long_rows(Built const& built) {
     bool again = false;
     for (auto const& step : built.kernel.steps) again |= step.pass > 0 && (step.level & over_columns);
-    return again && built.rows < 4 && built.columns > 65536;
+    return again && built.rows < few_rows && built.columns > long_row;
   }
   // Two sets far apart: whether what the later one makes and others read later is more than what they would no longer hold between.
   bool holds_more(int a, int b) const {

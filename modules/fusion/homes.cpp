@@ -89,8 +89,9 @@ struct Housing {
       if (launch.roots[at(store.to.buffer)] != fresh) continue;
       auto const& step = kernel.steps[at(store.step)];
       bool const at_every_point = step.level == all_of(kernel, over_all) && step.pass == last_pass;
-      bool const behind_all =
-          finished[at(store.step)] && step.level == all_of(kernel, kernel.schedule.form == Form::split ? over_batch | over_rows : over_batch | over_columns);
+      bool const behind_all =  // a second pass over chunks comes later
+          !has_second_pass(kernel) && finished[at(store.step)] &&
+          step.level == all_of(kernel, kernel.schedule.form == Form::split ? over_batch | over_rows : over_batch | over_columns);
       if (!at_every_point && !behind_all) return false;
     }
     bool const reads = std::ranges::find(launch.roots, old) != launch.roots.end();

@@ -34,23 +34,17 @@ class Walker {
       : machine_(machine), slots_(allocate(machine.slot_bytes)), bases_(machine.places.size(), 0), index_(machine.outer.size(), 0) {
     for (auto const& slot : machine.slots)
       if (slot.constant) fill(slot, *slot.constant);
-    bool const keeps = std::ranges::any_of(machine.kernel.steps, &Step::keep);
-    if (!keeps) return;
+    if (std::ranges::none_of(machine.kernel.steps, &Step::keep)) return;
     for (auto const& step : machine.kernel.steps) kept_.push_back(step.keep ? allocate(machine.width * 8) : Bytes());
   }
 
   void rows(std::vector<Stage> const& stages, std::int64_t batch, std::int64_t low, std::int64_t high, std::int64_t from, std::int64_t to, Totals& totals) {
-    totals_ = &totals;
-    batch_ = batch;
-    for (std::int64_t row = low; row < high; ++row) {
-      outer(batch, row);
-      one_row(stages, from, to);
-    }
+    totals_ = &totals, batch_ = batch;
+    for (std::int64_t row = low; row < high; ++row) outer(batch, row), one_row(stages, from, to);
   }
   /// What comes behind the last row of a batch index.
   void finish(std::int64_t batch, Totals& totals) {
-    totals_ = &totals;
-    batch_ = batch;
+    totals_ = &totals, batch_ = batch;
     outer(batch, 0);
     one_row(machine_.finish, 0, machine_.width);
   }
@@ -63,6 +57,11 @@ class Walker {
   Totals* totals_ = nullptr;
   std::int64_t batch_ = 0;
   std::array<std::int64_t, block_length> offsets_{};
+  // How a pivot moved with the last block: what its lead was, of how many columns.
+  struct Moving {
+    double lead = 0, count = 0, from = 0, to = 0, next_lead = 0, next_count = 0;
+  };
+  std::map<int, Moving> moving_;  // by its step
 
   Kernel const& kernel() const { return machine_.kernel; }
   std::byte* slot(int number) const { return slots_.get() + machine_.slots[at(number)].offset; }
@@ -110,9 +109,11 @@ class Walker {
         if (instruction.out >= 0 && machine_.slots[at(instruction.out)].spread) spread(instruction.out);
       }
       if (stages[pass].columns.empty()) continue;
-      for (auto const& instruction : stages[pass].columns)  // reductions of one row begin anew with each
+      for (auto const& instruction : stages[pass].columns) {  // reductions of one row begin anew with each
+        if (instruction.what == Do::pivot) moving_[carried(instruction).pivot] = {.next_lead = identity(carried(instruction).rule->lead).real};
         if (instruction.what == Do::fold && !(kernel().steps[at(instruction.number)].over & over_rows))
           totals_->single[at(instruction.number)] = identity(combine(instruction));
+      }
       for (std::int64_t column = from; column < to; column += block_length)
         for (auto const& instruction : stages[pass].columns) execute(instruction, column, std::min(block_length, to - column), true);
     }
@@ -248,8 +249,24 @@ class Walker {
       to[i] = static_cast<T>(element(x.data(), attributes));
     }
   }
+  Carried const& carried(Instruction const& instruction) const { return machine_.carried[at(instruction.number)]; }
+  void pivot(Instruction const& instruction, std::int64_t count) {
+    auto const& follower = carried(instruction);
+    auto& m = moving_[follower.pivot];
+    m.lead = m.next_lead, m.count = m.next_count, m.from = m.to;
+    m.next_lead = totals_->single[at(follower.lead)].real, m.next_count = static_cast<double>(count);
+    m.to = follower.rule->pivot(m.next_lead, m.next_count);
+    if (instruction.lane == Lane::f32) m.to = static_cast<double>(static_cast<float>(m.to));
+    fill(machine_.slots[at(instruction.out)], {.real = m.to});
+  }
+  void move(Instruction const& instruction) {
+    auto const& m = moving_[carried(instruction).pivot];
+    auto& sum = totals_->single[at(instruction.number)].real;
+    sum = carried(instruction).rule->moved(sum, m.lead, m.count, m.from, m.to);
+  }
   void total(Instruction const& instruction) {
-    auto const value = totals_->single[at(instruction.number)];
+    auto value = totals_->single[at(instruction.number)];
+    if (auto const& follower = carried(instruction); follower.rule) value.real = follower.rule->finished(value.real, totals_->single[at(follower.lead)].real);
     auto* const to = slot(instruction.out);
     if (instruction.lane == Lane::f32)
       *reinterpret_cast<float*>(to) = static_cast<float>(value.real);
@@ -296,6 +313,10 @@ class Walker {
         return set.fold_each(combine(i), i.lane, slot(i.in[0]), n, totals_->each[at(i.number)] + column * 8);
       case Do::store:
         return store(i, column, n, columns);
+      case Do::pivot:
+        return pivot(i, column + n);
+      case Do::move:
+        return move(i);
     }
   }
 };
@@ -304,9 +325,7 @@ class Walker {
 class Partials {
  public:
   Partials(Machine const& machine, std::int64_t chunks) : machine_(machine), totals_(at(std::max<std::int64_t>(machine.batches, 1) * chunks)) {
-    std::int64_t each = 0;
-    for (int const k : machine.row_folds) each += over_each_column(machine.kernel, k);
-    region_ = each * machine.width;
+    region_ = machine.width * std::ranges::count_if(machine.row_folds, [&](int k) { return over_each_column(machine.kernel, k); });
     memory_.resize(at(region_) * totals_.size());
     for (std::size_t item = 0; item < totals_.size(); ++item) {
       auto& totals = totals_[item];
@@ -354,8 +373,7 @@ void interpret(Kernel const& kernel, std::span<std::byte* const> buffers, std::s
   Machine const machine = machine_of(kernel, buffers, parameters, real_parameters);
   auto const batches = std::max<std::int64_t>(machine.batches, 1);  // without any, what does not vary over them is still to be stored
   auto const points = machine.rows * machine.width;
-  std::int64_t each = 0;
-  for (int const k : machine.row_folds) each += over_each_column(kernel, k);
+  auto const each = std::ranges::count_if(machine.row_folds, [&](int k) { return over_each_column(kernel, k); });
   auto const cut = [&](std::int64_t work, std::int64_t most) { return std::clamp<std::int64_t>(std::min(work / least_share, most), 1, most_shares); };
   auto const room = std::max<std::int64_t>(1, most_partials / std::max<std::int64_t>(1, batches * each * machine.width * 8));
   auto const chunks = cut(points, std::min({machine.rows, room, std::max<std::int64_t>(1, most_shares / batches)}));

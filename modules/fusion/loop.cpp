@@ -4,6 +4,7 @@ import std;
 import tenon.base;
 import tenon.ir;
 import :print_c;
+import :online;
 
 namespace tenon::fusion {
 using base::DType;
@@ -63,15 +64,27 @@ std::string step_text(Kernel const& kernel, std::size_t number, ir::Symbols cons
       return text + std::format("{}({}{}{})", step.op->name, operands(), step.in.empty() || attributes.empty() ? "" : ", ", attributes) + checks();
     }
     case Step::Kind::reduce:
-      return text + std::format("{} of {} over {}", combine_name(step.combine), operands(), roles_text(step.over));
+      return text + std::format("{} of {} over {}{}", combine_name(step.combine), operands(), roles_text(step.over),
+                                step.with >= 0 ? std::format(", with v{}", step.with) : "");
   }
   return text;
 }
 }  // namespace
 
 int passes(Kernel const& kernel) {
+  auto const& steps = kernel.steps;
+  std::vector<char> needed(steps.size(), carries(kernel) ? 0 : 1);  // once all of a row is known: not what is only carried along in a walk
+  for (auto const& store : kernel.stores) needed[static_cast<std::size_t>(store.step)] = 1;
   int count = 1;
-  for (auto const& step : kernel.steps) count = std::max(count, step.pass + (step.level & over_columns ? 1 : 0));
+  for (std::size_t k = steps.size(); k-- > 0;) {
+    auto const& step = steps[k];
+    if (!needed[k]) continue;
+    count = std::max(count, step.pass + (step.level & over_columns ? 1 : 0));
+    if (step.with >= 0) needed[static_cast<std::size_t>(step.with)] = 1;
+    for (auto const in : step.in) needed[static_cast<std::size_t>(in)] |= step.with < 0;
+    for (int const in : {step.access.index, step.access.guard})
+      if (in >= 0) needed[static_cast<std::size_t>(in)] = 1;
+  }
   return count;
 }
 
@@ -93,7 +106,7 @@ DType compute_type(Kernel const& kernel, Step const& step) {
 }
 
 std::string to_string(Kernel const& kernel, ir::Symbols const* symbols) {
-  constexpr std::string_view forms[] = {"pointwise", "row", "split"}, roles[] = {"batch", "row", "column"};
+  constexpr std::string_view forms[] = {"pointwise", "row", "split", "online"}, roles[] = {"batch", "row", "column"};
   std::string text = std::format("kernel {} {}", kernel.name, forms[static_cast<std::size_t>(kernel.schedule.form)]);
   if (kernel.schedule.ahead >= 0) text += std::format(", the next row fetched in pass {}", kernel.schedule.ahead);
   text += " (";
@@ -139,6 +152,7 @@ ir::Cost cost(Kernel const& kernel) {
 
 void verify(Kernel const& kernel) {
   auto const& steps = kernel.steps;
+  auto const form = kernel.schedule.form;
   auto const check = [&](bool holds, std::size_t number, std::string_view what) {
     if (!holds) ensure(false, std::format("kernel {}, v{}: {}", kernel.name, number, what));
   };
@@ -180,11 +194,23 @@ void verify(Kernel const& kernel) {
       level &= static_cast<Roles>(~step.over);
       pass += step.over & over_columns ? 1 : 0;
     }
+    if (step.with >= 0) {
+      auto const found = step.kind == Step::Kind::reduce ? carried(kernel, static_cast<int>(k)) : std::nullopt;
+      check(found && found->lead == step.with, k, std::format("does not follow v{}: no rule says how it moves with it", step.with));
+      check(form == Form::online || form == Form::split, k, std::format("is carried along with v{} in a kernel of another form", step.with));
+      pass = steps[static_cast<std::size_t>(step.with)].pass;
+    }
+    if (form == Form::split) {
+      check(!(step.over & over_rows), k, "is over rows, and columns are cut");
+      check(!step.keep, k, "is kept, and columns are cut");
+      check(step.kind != Step::Kind::reduce || step.pass < 2, k, "needs a walk of its own, and columns are cut once");
+    }
     check(step.level == level, k, std::format("varies over {}, not {}", roles_text(level), roles_text(step.level)));
     check(step.pass == pass, k, std::format("belongs in pass {}, not {}", pass, step.pass));
   }
-  ensure(kernel.schedule.ahead < passes(kernel) && (kernel.schedule.ahead < 0 || kernel.schedule.form == Form::row),
+  ensure(kernel.schedule.ahead < passes(kernel) && (kernel.schedule.ahead < 0 || form == Form::row),
          std::format("kernel {}: no pass {} to fetch ahead in", kernel.name, kernel.schedule.ahead));
+  ensure(form != Form::online || carries(kernel), std::format("kernel {}: online, and nothing is carried along", kernel.name));
   for (auto const& store : kernel.stores) {
     check(known(store.step, steps.size()), static_cast<std::size_t>(std::max(store.step, 0)), "is stored and does not exist");
     check(known(store.to.buffer, kernel.buffers.size()) && kernel.buffers[static_cast<std::size_t>(store.to.buffer)].written,
@@ -217,6 +243,7 @@ std::vector<Access> row_streams(Kernel const& kernel) {
   }
   return list;
 }
+bool has_second_pass(Kernel const& kernel) { return kernel.schedule.form == Form::split && passes(kernel) > 1; }
 bool has_partials(Kernel const& kernel) { return !partial_steps(kernel).empty(); }
 bool partial_per_column(Kernel const& kernel, int step) { return (kernel.steps[static_cast<std::size_t>(step)].level & over_columns) != 0; }
 int kept_bytes(Step const& step) { return step.dtype == DType::f64 || step.dtype == DType::i64 ? 8 : 4; }

@@ -32,10 +32,10 @@ struct Access {
 struct Step {
   enum class Kind : std::uint8_t { load, number, index, op, reduce };
   Kind kind = Kind::op;
-  base::DType dtype = base::DType::f32;      ///< of the value; small floats are held as f32 and rounded by `to` and by stores only
-  Roles level = 0;                           ///< what it varies over
-  int pass = 0;                              ///< of the row's passes, the first in which it can be computed (a reduction over columns: one after its operand's)
-  bool keep = false;                         ///< a point value that later passes read from a row buffer instead of computing it again
+  base::DType dtype = base::DType::f32;  ///< of the value; small floats are held as f32 and rounded by `to` and by stores only
+  Roles level = 0;                       ///< what it varies over
+  int pass = 0;       ///< of the row's passes, the first in which it can be computed (a reduction over columns: one after its operand's, or that of `with`)
+  bool keep = false;  ///< a point value that later passes read from a row buffer instead of computing it again
   ir::OpDef const* op = nullptr;             ///< op: a pointwise row with a source text
   base::InlineVector<std::int32_t, 4> in{};  ///< op, reduce: steps
   ir::Attrs attrs{};
@@ -44,6 +44,7 @@ struct Step {
   int axis = -1;                          ///< index: the coordinate along this axis, i64
   ir::Monoid combine = ir::Monoid::none;  ///< reduce: sum, prod, max or min (NaN wins)
   Roles over = 0;                         ///< reduce: over_columns, over_rows or both
+  int with = -1;                          ///< reduce: carried along in the walk of this reduction, which its terms read (online.cpp); -1: in a walk of its own
 };
 
 /// The op of a step that is an index, and out of range where it does not lie in [0, size): (index, size) -> index. Such a step, and a load that gathers,
@@ -67,7 +68,8 @@ struct Argument {
 enum class Form : std::uint8_t {
   pointwise,  ///< no reductions: any split
   row,        ///< rows on threads, a row's passes one after another; sums over rows as partial results of chunks of rows, then finished in order
-  split,      ///< few rows: the columns are cut in chunks with partial results, then finished in order
+  split,      ///< few rows: the columns are cut in chunks with partial results, then finished in order; what is left of a second pass runs over chunks again
+  online,     ///< as row, where reductions are carried along with others, so that there are fewer passes
 };
 struct Schedule {
   Form form = Form::pointwise;
@@ -95,7 +97,7 @@ base::DType compute_type(Kernel const& kernel, Step const& step);
 std::string to_string(Kernel const& kernel, ir::Symbols const* symbols = nullptr);
 /// Bytes that one run reads and writes, and FLOPs, with this run's sizes.
 ir::Cost cost(Kernel const& kernel);
-/// Structure, order, levels and passes; Bug naming the step otherwise.
+/// Structure, order, levels, passes and form; Bug naming the step otherwise.
 void verify(Kernel const& kernel);
 
 }  // namespace tenon::fusion

@@ -33,6 +33,7 @@ class Builder {
       place(step(k).access, step(k).kind == Step::Kind::load);
       machine_.lanes.push_back(held(k));
       machine_.attributes.push_back(attributes(step(k)));
+      machine_.carried.push_back(step(k).with < 0 ? Carried() : carried(kernel_, k).value_or(Carried()));
       if (step(k).kind == Step::Kind::reduce && (step(k).over & over_rows) && happens(step(k).level)) machine_.row_folds.push_back(k);
     }
     for (auto const& store : kernel_.stores) place(store.to, true);
@@ -294,6 +295,20 @@ class Builder {
     }
     if (step(k).kind != Step::Kind::reduce) each_source(k, [&](int in) { mark(in, pass, wanted, kept); });
   }
+  // Behind a block's leads: their pivots, and what was summed moved to them. Gives what the terms need besides what the block has computed.
+  std::vector<char> follow(std::vector<int> const& followers, std::vector<char> const& done, int pass, std::vector<char>& kept) {
+    std::set<int> pivots;
+    std::vector<char> points(kernel_.steps.size(), 0);
+    for (int const k : followers) {
+      int const pivot = machine_.carried[at(k)].pivot;
+      Lane const lane = machine_.lanes[at(pivot)];
+      if (pivots.insert(pivot).second) emit(false, {.what = Do::pivot, .number = k, .lane = lane, .out = slot(pivot, lane)});
+      mark(step(k).in[0], pass, points, kept);
+    }
+    for (int const k : followers) emit(false, {.what = Do::move, .number = k});
+    for (std::size_t k = 0; k < points.size(); ++k) points[k] &= !done[k];
+    return points;
+  }
   std::vector<Stage> stages(bool finishing) {
     auto const& stores = kernel_.stores;
     std::vector<char> needed(kernel_.steps.size(), 0), kept(kernel_.steps.size(), 0);
@@ -309,7 +324,7 @@ class Builder {
     if (!finishing)
       for (int const k : machine_.row_folds) each_source(k, [&](int in) { need(in, false, needed); });
     auto const folds = [&](int k, int pass) {  // in the pass in which its operand is there
-      if (step(k).kind != Step::Kind::reduce || step(step(k).in[0]).pass != pass) return false;
+      if (step(k).kind != Step::Kind::reduce || walk_of(kernel_, step(k)) != pass) return false;
       return is_row_fold(k) ? !finishing && happens(step(k).level) : needed[at(k)] != 0;
     };
     auto const by_row = [&](int k) { return !(step(k).over & over_columns) && !inner(step(k).in[0]); };
@@ -320,7 +335,7 @@ class Builder {
       row_done_.clear(), column_done_.clear();
       std::vector<char> wanted(kernel_.steps.size(), 0), written = kept;
       for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
-        if (folds(k, pass) && !by_row(k)) mark(step(k).in[0], pass, wanted, kept);
+        if (folds(k, pass) && !by_row(k) && step(k).with < 0) mark(step(k).in[0], pass, wanted, kept);
         if (written[at(k)] && step(k).pass == pass) mark(k, pass, wanted, kept);
       }
       auto const of_columns = [&](std::size_t s) { return (level_of(stores[s]) & over_columns) != 0; };
@@ -330,19 +345,25 @@ class Builder {
             if (k >= 0) mark(k, pass, wanted, kept);
       for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k)
         if (needed[at(k)] && !inner(k) && step(k).pass == pass) define(k, true);
-      for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
-        if (!wanted[at(k)]) continue;
-        if (step(k).keep && step(k).pass < pass)
-          emit(false, {.what = Do::kept, .number = k, .lane = machine_.lanes[at(k)], .out = slot(k, machine_.lanes[at(k)])});
-        else
-          define(k, false);
-        if (written[at(k)] && step(k).pass == pass)
-          emit(false, {.what = Do::keep, .number = k, .lane = machine_.lanes[at(k)], .in = {slot(k, machine_.lanes[at(k)])}});
-      }
+      auto const define_all = [&](std::vector<char> const& points) {
+        for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k) {
+          if (!points[at(k)]) continue;
+          if (step(k).keep && step(k).pass < pass)
+            emit(false, {.what = Do::kept, .number = k, .lane = machine_.lanes[at(k)], .out = slot(k, machine_.lanes[at(k)])});
+          else
+            define(k, false);
+          if (written[at(k)] && step(k).pass == pass)
+            emit(false, {.what = Do::keep, .number = k, .lane = machine_.lanes[at(k)], .in = {slot(k, machine_.lanes[at(k)])}});
+        }
+      };
+      define_all(wanted);
+      std::vector<int> followers;
       for (int k = 0; std::cmp_less(k, kernel_.steps.size()); ++k)
-        if (folds(k, pass)) fold(k, by_row(k));
+        if (folds(k, pass)) step(k).with < 0 ? fold(k, by_row(k)) : followers.push_back(k);
       for (auto const s : own)
         if (pass_of(stores[s]) == pass) store(s, !of_columns(s));
+      if (!followers.empty()) define_all(follow(followers, wanted, pass, kept));
+      for (int const k : followers) fold(k, false);
     }
     return stages;
   }

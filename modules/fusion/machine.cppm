@@ -5,6 +5,7 @@ import tenon.base;
 import tenon.ir;
 import :loop;
 import :blocks;
+import :online;
 
 namespace tenon::fusion {
 
@@ -24,6 +25,8 @@ struct Instruction {
     fold,       ///< in[0] into total `number`
     fold_each,  ///< in[0] into totals `number`
     store,      ///< in[0] by store `number`
+    pivot,      ///< what reduction `number`, carried along, reads by now of its lead
+    move,       ///< what it has summed, to that
   };
   Do what;
   int number = -1;
@@ -65,6 +68,7 @@ struct Machine {
   std::vector<Where> places{};                      ///< loads by step, then stores
   std::vector<Lane> lanes{};                        ///< per step
   std::vector<std::array<double, 8>> attributes{};  ///< per step
+  std::vector<Carried> carried{};                   ///< per step, of reductions that are carried along
   std::vector<Slot> slots{};
   std::int64_t slot_bytes = 0;
   std::vector<Stage> main{}, finish{};

@@ -276,6 +276,7 @@ static int tn_load(const char *path, const tn_weight *weights, int count, char *
 //: parts
 typedef void tn_main(char *const *, const tn_i64 *, const double *, tn_i64, tn_i64, tn_i64, tn_i64, char *, char *);
 typedef void tn_finish(char *const *, const tn_i64 *, const double *, tn_i64, char *, tn_i64, tn_i64);
+typedef void tn_apply(char *const *, const tn_i64 *, const double *, tn_i64, tn_i64, tn_i64, char *);
 /* Chunks of rows, or of columns, leave partial results of `region` bytes each, which are then finished in order. */
 static void tn_in_parts(tn_main *run, tn_finish *finish, char *const *b, tn_i64 batches, tn_i64 chunks, tn_i64 rows, tn_i64 columns, int by_columns,
                         tn_i64 region, char *scratch, char *part) {
@@ -287,6 +288,14 @@ static void tn_in_parts(tn_main *run, tn_finish *finish, char *const *b, tn_i64 
       run(b, 0, 0, batch * rows + rows * g / chunks, batch * rows + rows * (g + 1) / chunks, 0, columns, scratch, part + k * region);
   }
   for (tn_i64 batch = 0; batch < batches; ++batch) finish(b, 0, 0, batch, part + batch * chunks * region, chunks, region);
+}
+/* The second pass over chunks of columns, with what the first chunk's region then holds of each row. */
+static __attribute__((unused)) void tn_in_parts_again(tn_apply *run, char *const *b, tn_i64 rows, tn_i64 chunks, tn_i64 columns, tn_i64 region,
+                                                      char *part) {
+  for (tn_i64 k = 0; k < rows * chunks; ++k) {
+    tn_i64 const row = k / chunks, g = k % chunks;
+    run(b, 0, 0, row, columns * g / chunks, columns * (g + 1) / chunks, part + row * chunks * region);
+  }
 }
 //: model
 struct NAME {

@@ -192,6 +192,8 @@ struct Packer {
       if (std::ranges::find(plain_parts, "parts") == plain_parts.end()) plain_parts.emplace_back("parts");
       run += std::format("    tn_in_parts({0}, {0}_finish, b, {1}, {2}, {3}, {4}, {5}, {6}, scratch, part);\n", kernel.name, p.batches, p.chunks, p.rows,
                          p.first_columns, kernel.schedule.form == Form::split ? 1 : 0, p.region);
+      if (has_second_pass(kernel))
+        run += std::format("    tn_in_parts_again({}_apply, b, {}, {}, {}, {}, part);\n", kernel.name, p.batches, p.chunks, p.first_columns, p.region);
       part = std::max<std::int64_t>(part, p.batches * p.chunks * p.region);
     }
     if (gathers)

@@ -71,8 +71,14 @@ struct GroupKernel {
 };
 /// The kernels of all groups, empty ones for calls. New expressions of sizes go into the graph's symbols.
 std::vector<GroupKernel> kernels_of(Grouping& grouping);
+/// Fewer rows than this, longer than that, are cut for several threads or not fused.
+inline constexpr std::int64_t few_rows = 4, long_row = 65536;
 /// Chooses form and knobs by the sizes of this run, and lists the kernel's parameters.
 void schedule(Kernel& kernel);
+/// Whether a kernel can be walked so: `split` needs all reductions along rows in one walk, `online` needs fewer passes than `row`.
+bool can_walk(Kernel const& kernel, Form form);
+/// Makes it walk so: which reductions are carried along, passes, row buffers.
+void walk(Kernel& kernel, Form form);
 /// Groups, their nodes, kernels and bytes.
 std::string to_string(Grouping const& grouping);
 

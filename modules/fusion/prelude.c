@@ -159,6 +159,20 @@ TN float tn_sin(float x) { return __builtin_sinf(x); }
 TN float tn_cos(float x) { return __builtin_cosf(x); }
 TN float tn_pow(float x, float y) { return __builtin_powf(x, y); }
 
+/* Sums that are carried along with a row's largest element or sum, the lead, over n columns so far (online.cpp): what their terms then subtract, what they
+   are where that moves, and when the row is done. As long as all is -inf, terms subtract 0, and the sum stays what it is. */
+TN double tn_top(double lead, double n __attribute__((unused))) { return lead == -__builtin_inf() ? 0.0 : lead; }
+TN double tn_finite_top(double lead, double n __attribute__((unused))) { return __builtin_fabs(lead) == __builtin_inf() ? 0.0 : lead; }
+TN double tn_mean(double lead, double n) { return lead / n; }
+TN double tn_exp_moved(double sum, double lead, double n, double from, double to) {
+  return n == 0.0 || lead == -__builtin_inf() || from == to ? sum : sum * __builtin_exp(from - to);
+}
+TN double tn_squares_moved(double sum, double lead, double n, double from, double to) {
+  double const a = lead / n - from, b = lead / n - to;
+  return n == 0.0 || from == to ? sum : sum + n * (b * b - a * a);
+}
+TN double tn_nan_at_ends(double sum, double lead) { return sum + (lead - lead); }
+
 /* Small floats: round to nearest even; a NaN keeps its sign. The nearest subnormal falls out of the addition of a power of two whose last place it is. */
 TN float tn_from_bf16(unsigned short h) {
   unsigned const m = h & 0x7fffu, u = (unsigned)h << 16;

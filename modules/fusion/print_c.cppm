@@ -8,11 +8,13 @@ import :c_text;
 
 namespace tenon::fusion {
 
-/// A kernel's functions, NAME and, where partial results are finished, NAME_finish:
+/// A kernel's functions, NAME and, where there are partial results, NAME_finish and NAME_apply:
 /// void NAME(char *const *b, const tn_i64 *n, const double *q, tn_i64 lo, tn_i64 hi, tn_i64 from, tn_i64 to, char *scratch, char *part)
 /// runs items [lo, hi) of the outer axes and, where columns may be cut, [from, to) of the first inner axis;
 /// void NAME_finish(char *const *b, const tn_i64 *n, const double *q, tn_i64 item, char *part, tn_i64 chunks, tn_i64 stride)
-/// finishes one item (a batch index, or a row of `split`) from the partial results of its chunks, `stride` bytes apart.
+/// finishes one item (a batch index, or a row of `split`) from the partial results of its chunks, `stride` bytes apart, into those of the first;
+/// void NAME_apply(char *const *b, const tn_i64 *n, const double *q, tn_i64 item, tn_i64 from, tn_i64 to, char *part)
+/// runs the second pass of `split` over columns [from, to) of one row, with what NAME_finish left.
 /// A kernel with indices finds the address of an int behind its buffers and sets it to 1 where an index is out of range; it then reads place 0, which must
 /// exist.
 /// Outputs of `stream_from` bytes are written past the caches.
@@ -25,6 +27,8 @@ bool has_indices(Kernel const& kernel);
 int outer_axes(Kernel const& kernel);
 /// Whether it leaves partial results: rows that are summed, or columns that are cut.
 bool has_partials(Kernel const& kernel);
+/// Whether chunks of columns run a second pass, with what the rows' partial results make.
+bool has_second_pass(Kernel const& kernel);
 /// The reductions behind them, as steps; each has one partial element, or one a column.
 std::vector<int> partial_steps(Kernel const& kernel);
 bool partial_per_column(Kernel const& kernel, int step);

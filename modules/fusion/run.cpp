@@ -48,19 +48,26 @@ void run_kernel(Kernel const& kernel, Entry const& entry, Prepared& l) {
   Whole const parts = l.batches * l.chunks;
   char* const memory = thread_memory(parts * l.region, 1);
   bool const split = kernel.schedule.form == Form::split;
+  auto const from = [&](Whole g) { return l.first_columns * g / l.chunks; };
   auto const part = [&](std::int64_t k, int) {
     Whole const batch = k / l.chunks, g = k % l.chunks;
     char* const scratch = l.scratch ? thread_memory(l.scratch) : nullptr;
     Whole const low = split ? batch : batch * l.rows + l.rows * g / l.chunks, high = split ? batch + 1 : batch * l.rows + l.rows * (g + 1) / l.chunks;
-    Whole const from = split ? l.first_columns * g / l.chunks : 0, to = split ? l.first_columns * (g + 1) / l.chunks : l.first_columns;
-    entry.main(l.buffers.data(), l.whole.data(), l.real.data(), low, high, from, to, scratch, memory + k * l.region);
+    entry.main(l.buffers.data(), l.whole.data(), l.real.data(), low, high, split ? from(g) : 0, split ? from(g + 1) : l.first_columns, scratch,
+               memory + k * l.region);
   };
-  if (alone)
-    for (Whole k = 0; k < parts; ++k) part(k, 0);
-  else
-    device::parallel(parts, part);
+  auto const each_part = [&](auto const& f) {
+    if (!alone) return device::parallel(parts, f);
+    for (Whole k = 0; k < parts; ++k) f(k, 0);
+  };
+  each_part(part);
   for (Whole batch = 0; batch < l.batches; ++batch)
     entry.finish(l.buffers.data(), l.whole.data(), l.real.data(), batch, memory + batch * l.chunks * l.region, l.chunks, l.region);
+  if (!entry.apply) return;
+  each_part([&](std::int64_t k, int) {
+    Whole const row = k / l.chunks, g = k % l.chunks;
+    entry.apply(l.buffers.data(), l.whole.data(), l.real.data(), row, from(g), from(g + 1), memory + row * l.chunks * l.region);
+  });
 }
 
 void run_call(ir::OpDef const& op, Prepared& l) {

@@ -15,11 +15,13 @@ using Whole = long long;
 using KernelMain = void (*)(char* const* buffers, Whole const* whole, double const* real, Whole low, Whole high, Whole from, Whole to, char* scratch,
                             char* part);
 using KernelFinish = void (*)(char* const* buffers, Whole const* whole, double const* real, Whole item, char* part, Whole chunks, Whole stride);
+using KernelApply = void (*)(char* const* buffers, Whole const* whole, double const* real, Whole item, Whole from, Whole to, char* part);
 
 /// A kernel's compiled functions; null where it is interpreted.
 struct Entry {
   KernelMain main = nullptr;
   KernelFinish finish = nullptr;
+  KernelApply apply = nullptr;  ///< the second pass of `split`, where there is one
 };
 
 /// A launch with the sizes of one call.

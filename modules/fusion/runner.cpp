@@ -46,6 +46,7 @@ void Executor::load() {
     entries_[k].main = reinterpret_cast<KernelMain>(library_.symbol(program_.kernels[k].name));
     ensure(entries_[k].main != nullptr, "a compiled kernel is missing");
     if (has_partials(program_.kernels[k])) entries_[k].finish = reinterpret_cast<KernelFinish>(library_.symbol(program_.kernels[k].name + "_finish"));
+    if (has_second_pass(program_.kernels[k])) entries_[k].apply = reinterpret_cast<KernelApply>(library_.symbol(program_.kernels[k].name + "_apply"));
   }
   program_.compile_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }

@@ -4,6 +4,7 @@ import std;
 import tenon.base;
 import tenon.ir;
 import :print_c;
+import :online;
 
 namespace tenon::fusion {
 using ir::Dim;
@@ -24,12 +25,13 @@ std::int64_t count(Kernel const& kernel, Role role) {
 // Point values that a later pass needs and that cost more than a load.
 void keep(Kernel& kernel) {
   auto& steps = kernel.steps;
-  std::vector<int> last(steps.size(), 0);  // the last pass that needs a value, directly
+  std::vector<int> last(steps.size(), -1);  // the last pass that needs a value, directly; -1: none does, of the whole row
   auto const need = [&](int step, int pass) { last[at(step)] = std::max(last[at(step)], pass); };
   for (auto const& store : kernel.stores) need(store.step, steps[at(store.step)].pass);
   for (std::size_t k = steps.size(); k-- > 0;) {
     auto const& step = steps[k];
-    int const when = step.kind == Step::Kind::reduce ? step.pass - (step.over & over_columns ? 1 : 0) : std::max(last[k], step.pass);
+    if (last[k] < 0 || step.with >= 0) continue;  // what is carried along reads values of its own block
+    int const when = step.kind == Step::Kind::reduce ? walk_of(kernel, step) : std::max(last[k], step.pass);
     for (auto const in : step.in) need(in, when);
     if (step.access.index >= 0) need(step.access.index, when);
     if (step.access.guard >= 0) need(step.access.guard, when);
@@ -40,7 +42,7 @@ void keep(Kernel& kernel) {
   for (std::size_t k = 0; k < steps.size(); ++k) {
     auto& step = steps[k];
     step.keep = false;
-    if (!(step.level & over_columns) || step.kind != Step::Kind::op) continue;
+    if (kernel.schedule.form == Form::split || !(step.level & over_columns) || step.kind != Step::Kind::op) continue;
     price[k] = step.op->cost;
     for (auto const in : step.in)
       if (steps[at(in)].level & over_columns && !steps[at(in)].keep) price[k] += price[at(in)];
@@ -86,18 +88,44 @@ void collect(Kernel& kernel) {
   }
   for (auto const& store : kernel.stores) access(store.to);
 }
-}  // namespace
-
-void schedule(Kernel& kernel) {
+Form usual_form(Kernel const& kernel) {
   bool along = false, across = false;
   for (auto const& step : kernel.steps)
     if (step.kind == Step::Kind::reduce) along |= (step.over & over_columns) != 0, across |= (step.over & over_rows) != 0;
+  if (!along) return across ? Form::row : Form::pointwise;
   std::int64_t const rows = count(kernel, Role::row) * count(kernel, Role::batch), columns = count(kernel, Role::column);
-  auto& form = kernel.schedule.form;
-  form = along || across ? Form::row : Form::pointwise;
-  if (along && !across && passes(kernel) == 1 && rows < split_rows && columns >= split_columns) form = Form::split;
+  if (!across && passes(kernel) == 1 && rows < split_rows && columns >= split_columns) return Form::split;
+  if (passes(kernel) == 1) return Form::row;
+  bool const large = columns * 4 > most_kept;  // each pass reads it from memory again
+  bool const few = rows < few_rows ? columns > long_row : rows <= split_rows && large;
+  if (few && can_walk(kernel, Form::split)) return Form::split;
+  if (!large) return Form::row;
+  return can_walk(kernel, Form::online) ? Form::online : Form::row;
+}
+}  // namespace
+
+bool can_walk(Kernel const& kernel, Form form) {
+  bool along = false, across = false;
+  for (auto const& step : kernel.steps)
+    if (step.kind == Step::Kind::reduce) along |= (step.over & over_columns) != 0, across |= (step.over & over_rows) != 0;
+  if (form == Form::pointwise) return !along && !across;
+  if (form == Form::row) return along || across;
+  if (!along || (form == Form::split && across)) return false;
+  Kernel plain = kernel, carried = kernel;
+  carry_along(plain, false), carry_along(carried, true);
+  if (form == Form::online) return passes(carried) < passes(plain);
+  return std::ranges::all_of(carried.steps, [](Step const& step) { return step.kind != Step::Kind::reduce || step.pass < 2; });
+}
+
+void walk(Kernel& kernel, Form form) {
+  kernel.schedule.form = form;
+  carry_along(kernel, form == Form::split || form == Form::online);
   keep(kernel);
   fetch_ahead(kernel);
+}
+
+void schedule(Kernel& kernel) {
+  walk(kernel, usual_form(kernel));
   collect(kernel);
 }
 

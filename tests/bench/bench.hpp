@@ -22,6 +22,8 @@ std::pair<double, double> interleaved(int turns, std::function<void()> const& a,
 std::vector<Figure> capture_figures();
 /// fusion.cpp: the cases of the peers' table through compiled functions; with TENON_BENCH_SMALL set at a 64th of their size.
 std::vector<Figure> fusion_figures();
+/// rows.cpp: long rows in each form that they can be walked in.
+std::vector<Figure> rows_figures();
 /// What one case costs now, in milliseconds: of ours, and of the plain loops beside it (0: none); nothing for an unknown name. Made once, timed at
 /// each call, so that rounds with other programs can take turns.
 struct Round {
