@@ -39,7 +39,6 @@ class Printer : Elements {
   bool is_here(int k, int pass) const;
 
   // -- parts of functions
-  void signature();
   void parameters(bool main_function);
   /// Opens the loops over the inner axes; returns how many.
   int loops(bool cut, bool vector);
