@@ -106,6 +106,7 @@ TEST_CASE("a malformed text is an Error with line and column") {
       {changed("r0=0.5", "x0=6"), "symbol names start with s, i or r: x0"},
       {changed("s0 < 9", "s0 > 9"), "line 2, column 14: expected a relation"},
       {changed("mul(", "mull("), "line 3, column 8: unknown op mull"},
+      {changed("mul(%0, ", "mul("), "mul takes 2 operands, not 1"},
       {changed("%2 = mul(%0", "%2 = mul(%7"), "line 3, column 14: %7 is not made yet"},
       {changed("%2 = mul", "%0 = mul"), "line 3, column 5: %0 is made twice"},
       {changed("%2 = mul", "%99999999999 = mul"), "line 3, column 15: %99999999999 is out of range"},

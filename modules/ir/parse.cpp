@@ -335,6 +335,8 @@ class Parser {
       } while (accept(","));
       expect(")");
     }
+    if (!known.variadic && std::cmp_not_equal(node.inputs.size(), known.operands))
+      refuse(std::format("{} takes {} operands, not {}", op_name, known.operands, node.inputs.size()));
     std::size_t const after = at_;
     Attrs const defaults = default_attrs(*node.op);
     AttrReader usual{defaults};
