@@ -292,3 +292,42 @@ TEST_CASE("softmax, its logarithm's gradient and sums of scattered values in the
   for (bool const interpret : {false, true}) Checked(graph, {.interpret = interpret})(inputs, {}, expected);
   CHECK(!expected.shaky());
 }
+
+TEST_CASE("places of a difference are the difference of places, where what is taken off is the same all along the dim") {
+  auto const graph = ir::parse_graph(R"(graph places(%0 "x": f32[3, 50], %1 "index": i64[3, 2], %2 "fewer": i64[2, 2], %3 "y": f32[3, 50]) {
+  %4 = amax(%0, dim=[1], keepdim=true): f32[3, 1]
+  %5 = sub(%0, %4): f32[3, 50]
+  %6 = exp(%5): f32[3, 50]
+  %7 = sum(%6, dim=[1], keepdim=true): f32[3, 1]
+  %8 = log(%7): f32[3, 1]
+  %9 = sub(%5, %8): f32[3, 50]
+  %10 = gather(%9, %1, dim=1): f32[3, 2]
+  %11 = sub(%0, %3): f32[3, 50]
+  %12 = gather(%11, %1, dim=-1): f32[3, 2]
+  %13 = sub(%0, %4, alpha=2.0): f32[3, 50]
+  %14 = gather(%13, %1, dim=1): f32[3, 2]
+  %15 = gather(%9, %2, dim=1): f32[2, 2]
+  return %10, %12, %14, %15
+}
+)");
+  std::vector<float> x(150), y(150);
+  std::mt19937 random(11);
+  for (auto* list : {&x, &y})
+    for (auto& value : *list) value = std::uniform_real_distribution(-5.0f, 5.0f)(random);
+  std::vector<std::int64_t> index{49, 0, 7, 7, 30, 1}, fewer{0, 49, 12, 3};
+  auto const given = [](auto& list, base::DType dtype, std::int64_t rows, std::int64_t columns) {
+    base::Shape const sizes{rows, columns};
+    return ir::Strided{reinterpret_cast<std::byte*>(list.data()), dtype, sizes, base::contiguous_strides(sizes)};
+  };
+  std::array const inputs{given(x, base::DType::f32, 3, 50), given(index, base::DType::i64, 3, 2), given(fewer, base::DType::i64, 2, 2),
+                          given(y, base::DType::f32, 3, 50)};
+  auto const primitive = fusion::plan(graph).grouping.graph;
+  int from_input = 0, from_difference = 0;
+  for (auto const& node : primitive.nodes)
+    if (node.op->name == "gather") ++(primitive.values[static_cast<std::size_t>(node.inputs[0].value)].node < 0 ? from_input : from_difference);
+  CHECK(from_input == 1);       // of the logarithm of softmax, through both differences
+  CHECK(from_difference == 3);  // another y for each place; scaled; fewer rows than y has
+  support::Reference expected(graph, inputs);
+  for (bool const interpret : {false, true}) Checked(graph, {.interpret = interpret})(inputs, {}, expected);
+  CHECK(!expected.shaky());
+}

@@ -23,7 +23,8 @@ struct Call {
 
   ir::Graph const& graph() const { return emit.to; }
   Var value(ir::Input const& input) const { return {input.value >= 0 ? &emit : nullptr, input}; }
-  ir::Dims const& sizes(ir::Input const& input) const { return graph().values[at(input.value)].meta->sizes; }
+  ir::Meta const& meta(ir::Input const& input) const { return *graph().values[at(input.value)].meta; }
+  ir::Dims const& sizes(ir::Input const& input) const { return meta(input).sizes; }
   // The call that makes a value, if it is one of `by`.
   Node const* made(ir::Input const& input, ir::OpDef const& by) const {
     int const n = input.value < 0 ? -1 : graph().values[at(input.value)].node;
@@ -81,6 +82,23 @@ Var softmax_by_reciprocal(Call const& c) {
   return c.value(*e) * ir::call(ops::reciprocal, {c.value(c.inputs[1])});
 }
 
+// Places of x, or of what they are made from where that is x less something along the other dims.
+Var gathered(Call const& c, ir::Input const& x) {
+  auto const dims = c.sizes(x).size(), dim = at(base::wrap_dim("gather", c.attrs.ints[0].value, static_cast<int>(dims)));
+  auto const* const less = c.difference(x);
+  if (!less || less->inputs[0].value < 0) return ir::call(ops::gather, {c.value(x), c.value(c.inputs[1])}, c.attrs);
+  auto const &from = c.meta(less->inputs[0]), &shift = c.meta(less->inputs[1]);
+  auto const &whole = c.sizes(x), &index = c.sizes(c.inputs[1]);
+  bool fits = from.sizes == whole && shift.sizes.size() == dims && from.dtype == c.meta(x).dtype && shift.dtype == from.dtype;
+  for (std::size_t d = 0; d < dims && fits; ++d) fits = d == dim ? shift.sizes[d] == ir::Dim(1) : shift.sizes[d] == whole[d] && index[d] == whole[d];
+  if (!fits) return ir::call(ops::gather, {c.value(x), c.value(c.inputs[1])}, c.attrs);
+  return gathered(c, less->inputs[0]) - c.value(less->inputs[1]);
+}
+Var gather_of_difference(Call const& c) {
+  if (c.inputs[0].value < 0 || c.sizes(c.inputs[0]).size() == 0 || !c.difference(c.inputs[0])) return {};
+  return gathered(c, c.inputs[0]);
+}
+
 struct Rule {
   std::string_view text;
   ir::OpDef const* op;
@@ -89,6 +107,7 @@ struct Rule {
 constexpr Rule rules[] = {
     {"sum(scatter_add(0, index, x)) -> sum(x), along one dim, where something else reads the scattered values", &ops::sum, sum_of_scattered},
     {"exp(s - log(z)) -> exp(s) * (1 / z), where s = x - amax(x) and z = sum(exp(s))", &ops::exp, softmax_of_logarithm},
+    {"gather(x - y, index) -> gather(x, index) - y, where y is the same all along the dim", &ops::gather, gather_of_difference},
     {"exp(s) / z -> exp(s) * (1 / z), where s = x - amax(x) and z = sum(exp(s))", &ops::div, softmax_by_reciprocal},
 };
 }  // namespace

@@ -6,6 +6,7 @@ import tenon.ir;
 import tenon.device;
 import :interpret;
 import :machine;
+import :partials;
 
 namespace tenon::fusion {
 using Do = Instruction::Do;
@@ -20,12 +21,6 @@ struct Free {
 };
 using Bytes = std::unique_ptr<std::byte, Free>;
 Bytes allocate(std::int64_t bytes) { return Bytes(static_cast<std::byte*>(::operator new(at(std::max<std::int64_t>(bytes, 64)), std::align_val_t{64}))); }
-
-/// Totals of all reductions; those with one a column point at `width` doubles or whole numbers.
-struct Totals {
-  std::vector<Total> single;
-  std::vector<std::byte*> each;
-};
 
 /// One thread's run through a machine.
 class Walker {
@@ -319,49 +314,6 @@ class Walker {
         return move(i);
     }
   }
-};
-
-/// Partial results of every chunk of rows; chunks follow from sizes alone, and are combined in order.
-class Partials {
- public:
-  Partials(Machine const& machine, std::int64_t chunks) : machine_(machine), totals_(at(std::max<std::int64_t>(machine.batches, 1) * chunks)) {
-    region_ = machine.width * std::ranges::count_if(machine.row_folds, [&](int k) { return over_each_column(machine.kernel, k); });
-    memory_.resize(at(region_) * totals_.size());
-    for (std::size_t item = 0; item < totals_.size(); ++item) {
-      auto& totals = totals_[item];
-      totals.single.resize(machine.kernel.steps.size());
-      totals.each.resize(machine.kernel.steps.size(), nullptr);
-      auto* next = memory_.data() + at(region_) * item;
-      for (int const k : machine.row_folds) {
-        auto const& step = machine.kernel.steps[at(k)];
-        auto const start = totals.single[at(k)] = identity(step.combine);
-        if (!over_each_column(machine.kernel, k)) continue;
-        bool const whole = lane_of_dtype(step.dtype) == Lane::i64;
-        std::fill_n(next, machine.width, whole ? std::bit_cast<std::uint64_t>(start.whole) : std::bit_cast<std::uint64_t>(start.real));
-        totals.each[at(k)] = reinterpret_cast<std::byte*>(next);
-        next += machine.width;
-      }
-    }
-  }
-  Totals& of(std::int64_t item) { return totals_[at(item)]; }
-  void combine(std::int64_t into, std::int64_t from) {
-    for (int const k : machine_.row_folds) {
-      auto const& step = machine_.kernel.steps[at(k)];
-      Lane const lane = lane_of_dtype(step.dtype) == Lane::i64 ? Lane::i64 : Lane::f64;
-      auto const& more = of(from);
-      if (over_each_column(machine_.kernel, k))
-        blocks().fold_each(step.combine, lane, more.each[at(k)], machine_.width, of(into).each[at(k)]);
-      else
-        blocks().fold(step.combine, lane, lane == Lane::i64 ? static_cast<void const*>(&more.single[at(k)].whole) : &more.single[at(k)].real, 1,
-                      of(into).single[at(k)]);
-    }
-  }
-
- private:
-  Machine const& machine_;
-  std::vector<Totals> totals_;
-  std::vector<std::uint64_t> memory_;
-  std::int64_t region_ = 0;
 };
 
 bool has_work(std::vector<Stage> const& stages) {
