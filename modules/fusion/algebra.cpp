@@ -87,12 +87,13 @@ Var gathered(Call const& c, ir::Input const& x) {
   auto const dims = c.sizes(x).size(), dim = at(base::wrap_dim("gather", c.attrs.ints[0].value, static_cast<int>(dims)));
   auto const* const less = c.difference(x);
   if (!less || less->inputs[0].value < 0) return ir::call(ops::gather, {c.value(x), c.value(c.inputs[1])}, c.attrs);
-  auto const &from = c.meta(less->inputs[0]), &shift = c.meta(less->inputs[1]);
-  auto const &whole = c.sizes(x), &index = c.sizes(c.inputs[1]);
-  bool fits = from.sizes == whole && shift.sizes.size() == dims && from.dtype == c.meta(x).dtype && shift.dtype == from.dtype;
-  for (std::size_t d = 0; d < dims && fits; ++d) fits = d == dim ? shift.sizes[d] == ir::Dim(1) : shift.sizes[d] == whole[d] && index[d] == whole[d];
+  ir::Input const whole = less->inputs[0], off = less->inputs[1];  // by value: calls move the nodes
+  auto const &from = c.meta(whole), &shift = c.meta(off);
+  auto const &sizes = c.sizes(x), &index = c.sizes(c.inputs[1]);
+  bool fits = from.sizes == sizes && shift.sizes.size() == dims && from.dtype == c.meta(x).dtype && shift.dtype == from.dtype;
+  for (std::size_t d = 0; d < dims && fits; ++d) fits = d == dim ? shift.sizes[d] == ir::Dim(1) : shift.sizes[d] == sizes[d] && index[d] == sizes[d];
   if (!fits) return ir::call(ops::gather, {c.value(x), c.value(c.inputs[1])}, c.attrs);
-  return gathered(c, less->inputs[0]) - c.value(less->inputs[1]);
+  return gathered(c, whole) - c.value(off);
 }
 Var gather_of_difference(Call const& c) {
   if (c.inputs[0].value < 0 || c.sizes(c.inputs[0]).size() == 0 || !c.difference(c.inputs[0])) return {};
