@@ -10,6 +10,7 @@ import :c_text;
 import :choose;
 import :entry;
 import :homes;
+import :run;
 
 namespace tenon::fusion {
 namespace ops = ir::ops;
@@ -151,8 +152,9 @@ std::string words_of(LowerOptions const& options) {
   std::string alone, chosen;
   for (int const node : apart) alone += std::format(" {}", node);
   for (auto const& [name, value] : choices) chosen += std::format(" '{}'='{}'", name, value);
-  return std::format("fuse={} max_steps={} max_buffers={} apart={{{}}} interpret={} in_place={} memory_budget={} memory_share={} grain={} mode={} tune_seconds={}{}", fuse,
-                     max_steps, max_buffers, alone, interpret, in_place, memory_budget, memory_share, grain, static_cast<int>(mode), tune_seconds, chosen);
+  return std::format(
+      "fuse={} max_steps={} max_buffers={} apart={{{}}} interpret={} in_place={} memory_budget={} memory_share={} grain={} mode={} tune_seconds={}{}", fuse,
+      max_steps, max_buffers, alone, interpret, in_place, memory_budget, memory_share, grain, static_cast<int>(mode), tune_seconds, chosen);
 }
 Key key_of_canonical(ir::Graph const& graph, LowerOptions const& options) {
   auto parts = parts_of(graph);
@@ -177,7 +179,7 @@ std::pair<Program, std::set<std::string>> planned(ir::Graph lowered, LowerOption
   return {std::move(program), std::move(planner.used_choices)};
 }
 // What a plan may need. Without one of the caller's there is a budget where it can be reached, and where memory matters at all.
-std::int64_t budget_of(ir::Graph const& graph, Footprint const& needs, LowerOptions const& options) {
+std::int64_t budget_of(ir::Graph const& graph, Held const& needs, LowerOptions const& options) {
   constexpr std::int64_t matters = std::int64_t{1} << 20;
   if (options.memory_budget > 0) return options.memory_budget;
   if (options.memory_share <= 0 || needs.peak() < matters) return std::numeric_limits<std::int64_t>::max();
@@ -195,12 +197,14 @@ Program plan(ir::Graph const& graph, LowerOptions const& options) {
   auto made = planned(lowered, options, how);
   // Graphs that hold less, the one that changes least first, until a plan fits; else the plan that needs least.
   constexpr int ways = 3;
-  auto const budget = budget_of(ordered, footprint(made.first), options);
+  auto needs = held(made.first);
+  auto const budget = budget_of(ordered, needs, options);
   auto const effort = options.memory_budget > 0 ? RematOptions{}.effort : std::int64_t{300'000};  // some tenths of a second
-  for (int k = 0; k < ways && footprint(made.first).peak() > budget; ++k) {
+  for (int k = 0; k < ways && needs.peak() > budget; ++k) {
     auto less = k == 0 ? reorder(lowered) : rematerialize(lowered, {.budget_bytes = budget, .effort = effort}).graph;
     if (k == 2) less = reorder(less);
-    if (auto other = planned(std::move(less), options, how); footprint(other.first).peak() < footprint(made.first).peak()) made = std::move(other);
+    auto other = planned(std::move(less), options, how);
+    if (auto const its = held(other.first); its.peak() < needs.peak()) made = std::move(other), needs = its;
   }
   auto& program = made.first;
   refuse_unused(options.choices, made.second);

@@ -52,6 +52,14 @@ struct Sizes {
   std::vector<std::int64_t> output_offsets;  ///< bytes from the root
 };
 Sizes sizes_of(Program const& program, ir::Bindings const& bindings);
+
+/// Bytes of outputs, and the most that values in the arena take at once, with the sizes that symbols have as hints: what footprint says, less what its
+/// layout cannot fill.
+struct Held {
+  std::int64_t outputs = 0, values = 0;
+  std::int64_t peak() const { return outputs + values; }
+};
+Held held(Program const& program);
 /// The symbolic sizes, strides and offsets that decide them; what else is symbolic only stands in kernels' parameters and calls' numbers.
 std::vector<ir::Dim> symbolic_sizes(Program const& program);
 /// Puts numbers of these bindings in a launch that was prepared for the same sizes.

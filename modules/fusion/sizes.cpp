@@ -124,7 +124,9 @@ std::vector<ir::Dim> symbolic_sizes(Program const& program) {
   return found;
 }
 
-Footprint footprint(Program const& program, ir::Bindings const& bindings) {
+namespace {
+// All but the layout.
+Footprint unplaced(Program const& program, ir::Bindings const& bindings) {
   auto const& graph = program.grouping.graph;
   Evaluator const value{graph.symbols, bindings};
   Footprint made;
@@ -144,8 +146,19 @@ Footprint footprint(Program const& program, ir::Bindings const& bindings) {
   }
   for (auto const& [old, fresh] : program.reuse)
     if (block_of[at(fresh)] >= 0) made.blocks[at(block_of[at(fresh)])].instead_of = block_of[at(old)];
+  return made;
+}
+}  // namespace
+
+Footprint footprint(Program const& program, ir::Bindings const& bindings) {
+  auto made = unplaced(program, bindings);
   made.layout = place(made.blocks);
   return made;
+}
+Held held(Program const& program) {
+  auto const made = unplaced(program, {});
+  auto const alive = live_bytes(made.blocks, {.taken = accepted(made.blocks)}, Arena::step);
+  return {.outputs = made.outputs, .values = alive.empty() ? 0 : std::ranges::max(alive)};
 }
 
 std::string report(Program const& program, ir::Bindings const& bindings, std::size_t rows) {
