@@ -44,11 +44,21 @@ Vector<double> exp_of(Vector<double> x) {
   return x;
 }
 
+// Sums and maxima that are taken side by side, so that none waits for the one before it.
+constexpr int chains = 4;
+
+// All lanes as one, halves by halves.
+template <class T>
+T folded(Vector<T> x, auto const& combine) {
+  T lanes[W<T>];
+  store(lanes, x);
+  for (int half = W<T> / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] = combine(lanes[i], lanes[i + half]);
+  return lanes[0];
+}
 template <class T>
 T sum_of(Vector<T> x) {
-  T sum = 0;
-  for (int i = 0; i < W<T>; ++i) sum += x[i];
-  return sum;
+  return folded<T>(x, [](T a, T b) { return a + b; });
 }
 // exp(s - max) of `length` scores in place, then zeros up to `line`; gives their sum. NaN where a score is, and where all are -inf.
 template <class T>
@@ -56,13 +66,18 @@ T weights(T* s, std::int64_t length, std::int64_t line) {
   constexpr T lowest = -__builtin_inff();
   std::int64_t const end = rounded_up<T>(length);
   for (std::int64_t j = length; j < end; ++j) s[j] = lowest;
-  Vector<T> highest = Vector<T>{} + lowest, sums{};
-  for (std::int64_t j = 0; j < end; j += W<T>) {
+  Vector<T> highest[chains], sums{};
+  for (auto& x : highest) x = Vector<T>{} + lowest;
+  auto const raise = [&](int chain, std::int64_t j) {
     auto const x = load(s + j);
-    highest = x > highest ? x : highest;
-  }
-  T top = lowest;
-  for (int i = 0; i < W<T>; ++i) top = highest[i] > top ? highest[i] : top;
+    highest[chain] = x > highest[chain] ? x : highest[chain];
+  };
+  std::int64_t next = 0;
+  for (; next + chains * W<T> <= end; next += chains * W<T>)
+    for (int chain = 0; chain < chains; ++chain) raise(chain, next + chain * W<T>);
+  for (; next < end; next += W<T>) raise(0, next);
+  for (int chain = 1; chain < chains; ++chain) highest[0] = highest[chain] > highest[0] ? highest[chain] : highest[0];
+  T const top = folded<T>(highest[0], [](T a, T b) { return a > b ? a : b; });
   for (std::int64_t j = 0; j < end; j += W<T>) {
     auto const y = exp_of(load(s + j) - top);
     store(s + j, y), sums += y;
@@ -172,9 +187,12 @@ void backward(AttentionPart<T> const& p) {
     product({.m = rows, .n = wide, .k = vf, .a = at.upper, .a_row = vf, .b = at.values, .b_row = at.line, .c = at.grads, .c_row = at.line});
     for (std::int64_t i = 0; i < rows; ++i) {
       T *const e = at.scores + i * at.line, *const dp = at.grads + i * at.line;
-      Vector<T> sums{};
-      for (std::int64_t j = 0; j < wide; j += W<T>) sums += load(e + j) * load(dp + j);
-      T const mean = sum_of<T>(sums) * at.inverse[i];
+      Vector<T> sums[chains]{};
+      std::int64_t next = 0;
+      for (; next + chains * W<T> <= wide; next += chains * W<T>)
+        for (int chain = 0; chain < chains; ++chain) sums[chain] += load(e + next + chain * W<T>) * load(dp + next + chain * W<T>);
+      for (; next < wide; next += W<T>) sums[0] += load(e + next) * load(dp + next);
+      T const mean = sum_of<T>((sums[0] + sums[1]) + (sums[2] + sums[3])) * at.inverse[i];
       for (std::int64_t j = 0; j < wide; j += W<T>) store(e + j, load(e + j) * (load(dp + j) - mean) * p.scale);
     }
     product({.m = keys,

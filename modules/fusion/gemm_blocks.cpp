@@ -151,9 +151,10 @@ class Walk {
 
   void run() {
     thread_local Copies<T> const copies;
+    if (a_there) return few_columns(copies);
     Stage now{};
     int a_slot = 0, b_slot = 0;
-    if (!a_there) copy_block(now, 0, a_units(now), copies.a[0]);
+    copy_block(now, 0, a_units(now), copies.a[0]);
     if (!direct(now)) copy_panel(now, 0, units(now), copies.b[0]);
     while (now.l < p.k) {
       auto const [next, next_block] = behind(now);
@@ -217,34 +218,51 @@ class Walk {
   static constexpr std::int64_t in_line = 64 - std::int64_t{sizeof(T)},
                                 in_panel = std::min<std::int64_t>(64, 2 * std::int64_t{vector_bytes} - std::int64_t{sizeof(T)});
 
-  void meet(Stage const& now, Stage const& next, Stage const& next_block, T const* a_copy, T const* b_copy, T* a_next, T* b_next) const {
-    auto const blocks = parts(m(now), height), wide = width(now), filled = have(now);
-    bool const there = direct(now), accumulate = p.accumulate || now.l > 0;
-    T const* const right = there ? b(now) : b_copy;
-    auto const b_left = next.l < p.k && !direct(next) ? units(next) : 0, a_left = next_block.l < p.k && !a_there ? a_units(next_block) : 0;
-    auto const b_each = parts(b_left, blocks), a_each = parts(a_left, parts(p.n, 2 * W<T>) * blocks), a_before = now.j / (2 * W<T>)*blocks * a_each;
+  // One or two panels of b stay in the first cache, and each of a's rows is read once, where it is.
+  void few_columns(Copies<T> const& copies) const {
+    for (Stage now{}; now.l < p.k; now.l += terms) {
+      T const* right[2]{};
+      for (now.j = 0; now.j < p.n; now.j += width(now)) {
+        auto const slot = now.j / (2 * W<T>);
+        right[slot] = direct(now) ? b(now) : copies.b[slot];
+        if (!direct(now)) copy_panel(now, 0, units(now), copies.b[slot]);
+      }
+      for (std::int64_t i = 0; i < p.m; i += height)
+        for (now.j = 0; now.j < p.n; now.j += width(now)) {
+          Fetches ahead;
+          multiply(now, i, std::min<std::int64_t>(height, p.m - i), p.a + i * p.a_row + now.l * p.a_column, a_line, right[now.j / (2 * W<T>)], ahead);
+        }
+    }
+  }
+  // A block of registers: rows from i on, against a panel.
+  void multiply(Stage const& now, std::int64_t i, std::int64_t rows, T const* left, std::int64_t left_line, T const* right, Fetches const& ahead) const {
+    auto const wide = width(now), filled = have(now), right_line = direct(now) ? p.b_row : wide;
+    bool const accumulate = p.accumulate || now.l > 0;
+    T* const to = p.c + i * p.c_row + now.j;
+    auto const run = blocks_of<T>[a_there && a_by_rows][wide > W<T>].of[rows - 1];
+    if (filled == wide) return run(k(now), left, left_line, right, right_line, to, p.c_row, accumulate, ahead.of, ahead.of + ahead.count);
     alignas(64) T edge[height * 2 * W<T>];
+    run(k(now), left, left_line, right, right_line, edge, wide, false, ahead.of, ahead.of + ahead.count);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t q = 0; q < filled; ++q) to[r * p.c_row + q] = accumulate ? to[r * p.c_row + q] + edge[r * wide + q] : edge[r * wide + q];
+  }
+
+  void meet(Stage const& now, Stage const& next, Stage const& next_block, T const* a_copy, T const* b_copy, T* a_next, T* b_next) const {
+    auto const blocks = parts(m(now), height);
+    T const* const right = direct(now) ? b(now) : b_copy;
+    auto const b_left = next.l < p.k && !direct(next) ? units(next) : 0, a_left = next_block.l < p.k ? a_units(next_block) : 0;
+    auto const b_each = parts(b_left, blocks), a_each = parts(a_left, parts(p.n, 2 * W<T>) * blocks), a_before = now.j / (2 * W<T>)*blocks * a_each;
     for (std::int64_t block = 0; block < blocks; ++block) {
       auto const i = block * height, rows = std::min<std::int64_t>(height, m(now) - i);
-      T* const to = p.c + (now.i + i) * p.c_row + now.j;
       auto const b_low = std::min(block * b_each, b_left), b_high = std::min(b_low + b_each, b_left);
       auto const a_low = std::min(a_before + block * a_each, a_left), a_high = std::min(a_low + a_each, a_left);
       Fetches ahead;
       if (!p.near) {
-        if (block + 1 < blocks) ahead.add(to + height * p.c_row, p.c_row, in_panel);
+        if (block + 1 < blocks) ahead.add(p.c + (now.i + i + height) * p.c_row + now.j, p.c_row, in_panel);
         for (auto unit = b_low; unit < b_high; ++unit) fetch_b(next, unit, ahead);
         for (auto unit = a_low; unit < a_high; ++unit) fetch_a(next_block, unit, ahead);
       }
-      auto const multiply = blocks_of<T>[a_there && a_by_rows][wide > W<T>].of[rows - 1];
-      T const* const left = a_there ? a(now) + i * p.a_row : a_copy + i * k(now);
-      auto const left_line = a_there ? a_line : rows;
-      if (filled == wide) {
-        multiply(k(now), left, left_line, right, there ? p.b_row : wide, to, p.c_row, accumulate, ahead.of, ahead.of + ahead.count);
-      } else {
-        multiply(k(now), left, left_line, right, wide, edge, wide, false, ahead.of, ahead.of + ahead.count);
-        for (std::int64_t r = 0; r < rows; ++r)
-          for (std::int64_t q = 0; q < filled; ++q) to[r * p.c_row + q] = accumulate ? to[r * p.c_row + q] + edge[r * wide + q] : edge[r * wide + q];
-      }
+      multiply(now, now.i + i, rows, a_copy + i * k(now), rows, right, ahead);
       if (b_low < b_high) copy_panel(next, b_low, b_high, b_next);
       if (a_low < a_high) copy_block(next_block, a_low, a_high, a_next);
     }
