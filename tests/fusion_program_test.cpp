@@ -121,6 +121,12 @@ std::optional<std::pair<ir::Bindings, std::vector<support::Array>>> resized(ir::
   }
   return std::pair{std::move(bindings), std::move(list)};
 }
+
+// A list's elements as rows and columns, where they are.
+ir::Strided matrix(auto& list, base::DType dtype, std::int64_t rows, std::int64_t columns) {
+  base::Shape const sizes{rows, columns};
+  return {reinterpret_cast<std::byte*>(list.data()), dtype, sizes, base::contiguous_strides(sizes)};
+}
 }  // namespace
 
 TEST_CASE("an element that rounding decides may be what another rounding gives; any other is held to its dtype") {
@@ -275,12 +281,8 @@ TEST_CASE("softmax, its logarithm's gradient and sums of scattered values in the
   x[299] = 95.0f, x[600] = -200.0f;
   std::vector<std::int64_t> target{299, 0, 17};
   std::vector<float> g{-0.25f, 2.0f, 0.0f};
-  auto const given = [](auto& list, base::DType dtype, std::int64_t columns) {
-    base::Shape const sizes{3, columns};
-    return ir::Strided{reinterpret_cast<std::byte*>(list.data()), dtype, sizes, base::contiguous_strides(sizes)};
-  };
-  std::array const inputs{given(x, base::DType::f32, 300), given(target, base::DType::i64, 1), given(g, base::DType::f32, 1),
-                          given(zero, base::DType::f32, 300)};
+  std::array const inputs{matrix(x, base::DType::f32, 3, 300), matrix(target, base::DType::i64, 3, 1), matrix(g, base::DType::f32, 3, 1),
+                          matrix(zero, base::DType::f32, 3, 300)};
   auto const program = fusion::plan(graph);
   auto const count = [&](std::string_view op) { return std::ranges::count_if(program.grouping.graph.nodes, [&](auto const& n) { return n.op->name == op; }); };
   CHECK(count("log") == 0);         // nothing needs it any more
@@ -315,12 +317,8 @@ TEST_CASE("places of a difference are the difference of places, where what is ta
   for (auto* list : {&x, &y})
     for (auto& value : *list) value = std::uniform_real_distribution(-5.0f, 5.0f)(random);
   std::vector<std::int64_t> index{49, 0, 7, 7, 30, 1}, fewer{0, 49, 12, 3};
-  auto const given = [](auto& list, base::DType dtype, std::int64_t rows, std::int64_t columns) {
-    base::Shape const sizes{rows, columns};
-    return ir::Strided{reinterpret_cast<std::byte*>(list.data()), dtype, sizes, base::contiguous_strides(sizes)};
-  };
-  std::array const inputs{given(x, base::DType::f32, 3, 50), given(index, base::DType::i64, 3, 2), given(fewer, base::DType::i64, 2, 2),
-                          given(y, base::DType::f32, 3, 50)};
+  std::array const inputs{matrix(x, base::DType::f32, 3, 50), matrix(index, base::DType::i64, 3, 2), matrix(fewer, base::DType::i64, 2, 2),
+                          matrix(y, base::DType::f32, 3, 50)};
   auto const primitive = fusion::plan(graph).grouping.graph;
   int from_input = 0, from_difference = 0;
   for (auto const& node : primitive.nodes)
