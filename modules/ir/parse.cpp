@@ -357,16 +357,14 @@ class Parser {
     at_ = after;
     if (!given.empty()) at_ = given.begin()->second, refuse(std::format("{} has no attribute {}", op_name, given.begin()->first));
     expect(":");
-    node.first = results[0];
-    node.results = static_cast<int>(results.size());
+    node.first = results[0], node.results = static_cast<int>(results.size());
     for (std::size_t k = 0; k < results.size(); ++k) {
       if (k) expect(",");
       auto read = meta();
       fresh_value(results[k]) = {MetaRef(new Meta(std::move(read))), static_cast<int>(graph_.nodes.size()), static_cast<int>(k), {}};
     }
     if (accept("#")) {
-      node.at.file = intern(quoted()).data();
-      node.at.line = static_cast<std::uint32_t>(integer());
+      node.at.file = intern(quoted()).data(), node.at.line = static_cast<std::uint32_t>(integer());
       expect(":");
       node.at.column = static_cast<std::uint32_t>(integer());
     }
